@@ -35,12 +35,12 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from pullback.stable.derive import derivative
+from pullback.stable.derivative import derivative
 from pullback.stable.evaluate import evaluate
 from pullback.stable.measure import summarise
-from pullback.stable.oracle import Truth, exact
-from pullback.stable.sampling import every
-from pullback.stable.search import Search, Wide
+from pullback.stable.oracle.values import Truth, exact
+from pullback.stable.sampling import every_number
+from pullback.stable.search.search import FormSearch, Wide
 from pullback.stable.term import Term, parse, variables
 
 SEED, POINTS = 20261, 60_000
@@ -106,7 +106,7 @@ class Bench:
     """Measurements, with the searches and exact values that several rows share."""
 
     def __init__(self) -> None:
-        self._searches: dict[tuple[str, Wide, torch.dtype], Search] = {}
+        self._searches: dict[tuple[str, Wide, torch.dtype], FormSearch] = {}
         self._truths: dict[tuple[str, tuple[str, ...], torch.dtype], tuple[dict[str, Any], Truth]] = {}
 
     def measure(self, row: str, case: Case) -> Iterator[Result]:
@@ -114,7 +114,7 @@ class Bench:
         setting, formula = ROWS[row], parse(case.text)
         names = variables(formula)
         key = (case.text, setting.wide, setting.dtype)
-        search = self._searches.setdefault(key, Search(formula, case.domain, setting.wide, setting.dtype))
+        search = self._searches.setdefault(key, FormSearch(formula, case.domain, setting.wide, setting.dtype))
         for by in setting.targets(names):
             result = Result(row, case.name, case.text, label(by))
             at, truth = self._truth(case, names, by, setting.dtype)
@@ -141,7 +141,7 @@ class Bench:
         key = (case.text, by, dtype)
         if key not in self._truths:
             if dtype.itemsize == 2 and len(names) == 1:
-                x = every(dtype)
+                x = every_number(dtype)
                 low, high = case.domain.get(names[0], (-torch.inf, torch.inf))
                 at = {names[0]: x[(x >= low) & (x <= high)]}
             else:

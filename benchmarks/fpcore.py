@@ -29,10 +29,10 @@ import torch
 from fpcore_reader import Core, cores
 
 from pullback.errors import PullbackError
-from pullback.stable.derive import derivative
+from pullback.stable.derivative import derivative
 from pullback.stable.evaluate import evaluate
-from pullback.stable.oracle import exact
-from pullback.stable.search import Search
+from pullback.stable.oracle.values import exact
+from pullback.stable.search.search import FormSearch
 from pullback.stable.term import Term, show
 
 LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
@@ -155,7 +155,7 @@ def autograd(formula: Term, x: np.ndarray, dtype: torch.dtype) -> tuple[np.ndarr
 
 def rows_of(core: Core, wide: str, seed: int, count: int) -> list[Row]:
     """Search and measure one formula and its derivative."""
-    search = Search(core.formula, domain={"x": core.domain}, wide=wide)
+    search = FormSearch(core.formula, domain={"x": core.domain}, wide=wide)
     targets = [((), "forward", core.formula), (("x",), "gradient", derivative(core.formula, "x"))]
     rows = []
     for by, label, target in targets:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pullback.stable.oracle import exact
+from pullback.stable.oracle.values import exact
 from pullback.stable.term import Term, const, named, parse, power, substitute, topological, var, variables
 
 TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"])*"|[()\[\]]|[^\s()\[\];"]+')

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import pullback
 from pullback.stable.certificate import label
-from pullback.stable.stabilise import certify_parts
+from pullback.stable.search.certify import certify_parts
 
 SHAPE = (1024, 1000)
 ROUNDS = 12

@@ -36,15 +36,15 @@ import pullback
 from pullback.kernels.backend import Backend, compiled
 from pullback.ops.constants import VALUES
 from pullback.stable.certificate import By, label, load
-from pullback.stable.derive import derivative
+from pullback.stable.derivative import derivative
 from pullback.stable.formula import Formula, Quantity
 from pullback.stable.lookup import StableForms
-from pullback.stable.meant import meaning_of
-from pullback.stable.oracle import exact
+from pullback.stable.meaning import meaning_of
+from pullback.stable.measure import Errors, errors
+from pullback.stable.oracle.values import exact
 from pullback.stable.quick import quick_forms
-from pullback.stable.sampling import every
+from pullback.stable.sampling import every_number
 from pullback.stable.term import parse, variables
-from pullback.stable.ulp import Errors, errors
 
 POINTS, SEED, ROUNDS, BOUND = 4000, 20262, 3, 50.0
 ZERO = 2.0**24
@@ -98,7 +98,7 @@ def scores(case: Case, function: Callable[..., Any], dtype: torch.dtype, backend
     term, names = parse(case.text), variables(parse(case.text))
     if dtype.itemsize == 2 and len(names) == 1:
         low, high = case.domain.get(names[0], (-torch.inf, torch.inf))
-        x = every(dtype)
+        x = every_number(dtype)
         at = {names[0]: x[(x >= low) & (x <= high)]}
     else:
         at = fresh(names, case.domain, POINTS, SEED)

@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 
 from pullback.kernels.backend import Backend, compiled
-from pullback.stable.derive import derivative
+from pullback.stable.derivative import derivative
 from pullback.stable.evaluate import evaluate
-from pullback.stable.oracle import Truth, exact
-from pullback.stable.piecewise import Program
-from pullback.stable.quick_rules import STEEP, first, last, wide
-from pullback.stable.rewrite import rewritten
-from pullback.stable.sampling import points
+from pullback.stable.measure import errors
+from pullback.stable.oracle.values import Truth, exact
+from pullback.stable.piecewise import Piecewise
+from pullback.stable.rewriting import rewrite
+from pullback.stable.rules import STEEP, differentiable_rules, final_rules, float64_only
+from pullback.stable.sampling import sample_points
 from pullback.stable.term import Term, parse, variables
-from pullback.stable.ulp import errors
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKENDS: tuple[Backend, ...] = ("eager", "native")
@@ -67,21 +67,21 @@ class Subject:
     name: str
     target: Term
     before: Callable[[dict[str, Tensor]], Tensor]
-    after: Program
+    after: Piecewise
 
 
 def subjects() -> Iterator[Subject]:
-    for rule in (*first(), *last()):
+    for rule in (*differentiable_rules(), *final_rules()):
         run = lambda at, term=rule.left: evaluate(term, at)  # noqa: E731
-        yield Subject(rule.text, rule.left, run, Program.of(rewritten(rule.right, last(), {}, again=False)))
-    for rule in wide():
+        yield Subject(rule.text, rule.left, run, Piecewise.of(rewrite(rule.right, final_rules(), {}, again=False)))
+    for rule in float64_only():
         run = lambda at, term=rule.left: evaluate(term, at)  # noqa: E731
-        yield Subject(f"in float64: {rule.text}", rule.left, run, Program.of(rule.right, wide=True))
+        yield Subject(f"in float64: {rule.text}", rule.left, run, Piecewise.of(rule.right, wide=True))
     for op in sorted(STEEP):
         term = parse(f"{op}(a)")
         slope = derivative(term, "a")
-        better = rewritten(rewritten(slope, first(), {}, again=True), last(), {}, again=False)
-        yield Subject(f"the derivative of {op}", slope, lambda at, term=term: autograd(term, at), Program.of(better))
+        better = rewrite(rewrite(slope, differentiable_rules(), {}, again=True), final_rules(), {}, again=False)
+        yield Subject(f"the derivative of {op}", slope, lambda at, term=term: autograd(term, at), Piecewise.of(better))
 
 
 def autograd(term: Term, at: dict[str, Tensor]) -> Tensor:
@@ -92,7 +92,7 @@ def autograd(term: Term, at: dict[str, Tensor]) -> Tensor:
 def measure(subject: Subject, dtype: torch.dtype, backend: Backend) -> tuple[Score, Score]:
     """Return the errors before and after."""
     names = variables(subject.target)
-    at = points(names, dtype, SEED)
+    at = sample_points(names, dtype, SEED)
     step = -(-len(at[names[0]]) // MOST)
     at = {name: x[::step] for name, x in at.items()}
     truth = exact([subject.target], at)[0]

@@ -37,13 +37,13 @@ from quick_rules import replace_table
 import pullback
 from pullback.ops.constants import VALUES
 from pullback.stable.certificate import label
-from pullback.stable.critical import beside, critical
-from pullback.stable.derive import derivative
+from pullback.stable.derivative import derivative
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.oracle import exact
-from pullback.stable.samples import samples
+from pullback.stable.measure import errors
+from pullback.stable.oracle.values import exact
+from pullback.stable.sampling import samples_at
+from pullback.stable.singularities import critical_points, samples_around
 from pullback.stable.term import parse, variables
-from pullback.stable.ulp import errors
 
 MORE = (
     Case("Laplace activation", "0.5*(1+erf((x-0.707107)/0.398942))"),
@@ -102,10 +102,10 @@ def compared(case: Case, function: Callable[..., Any], backends: Sequence[str], 
         target = term
         for name in by:
             target = derivative(target, name)
-        at = samples(target, fresh(names, case.domain, count, seed))
+        at = samples_at(target, fresh(names, case.domain, count, seed))
         if len(names) == 1:
-            places = critical(target, names[0], at, torch.float32)
-            at = at.and_(beside(target, names, places, torch.float32, seed, case.domain)) if places else at
+            places = critical_points(target, names[0], at, torch.float32)
+            at = at.and_(samples_around(target, names, places, torch.float32, seed, case.domain)) if places else at
         (truth,) = exact([target], at.points)
         tensors = list(at.tensors(torch.float32).values())
         quantity = Quantity(0, by)

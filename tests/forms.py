@@ -8,8 +8,8 @@ import torch
 
 import pullback
 from pullback.stable.certificate import Certificate, Form
-from pullback.stable.meant import meaning_of
-from pullback.stable.piecewise import read
+from pullback.stable.meaning import meaning_of
+from pullback.stable.piecewise import parse_piecewise
 
 LOG_SIGMOID = {
     (): "otherwise: -softplus(-x)",
@@ -42,7 +42,7 @@ def gate_as_written(x, y):
 def certified(formula, forms, dtype=torch.float32):
     """Return a certificate of a formula."""
     meaning = meaning_of(formula, dtype)
-    made = {by: Form(read(text.splitlines(), meaning.variables), "by hand") for by, text in forms.items()}
+    made = {by: Form(parse_piecewise(text.splitlines(), meaning.variables), "by hand") for by, text in forms.items()}
     name = str(dtype).removeprefix("torch.")
     return Certificate(meaning.name, str(meaning.term), meaning.variables, name, "never", "cpu", "by hand", made)
 

@@ -28,7 +28,9 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "guards": {"dispatch", "modes"},
     "plan": {"call", "dispatch", "graph", "kernels"},
     "kernel_function": {"dispatch", "graph", "plan"},
-    "stable": {"dispatch", "graph", "guards", "ops", "plan", "report", "stable"},
+    "stable": {"dispatch", "graph", "guards", "ops", "plan", "report", "stable", "stable/oracle"},
+    "stable/oracle": {"ops", "stable", "stable/oracle"},
+    "stable/search": {"ops", "stable", "stable/oracle", "stable/search"},
     "sizes": {"call", "graph", "kernels", "plan"},
     "chunked": {"call", "chunked", "dispatch", "graph", "kernel_function", "kernels", "plan"},
     "node": {"call", "graph", "kernel_function", "kernels", "node", "plan"},
@@ -37,7 +39,8 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "relaxed": {"call", "derived", "dispatch", "guards", "plan"},
     "ruled": {"call", "dispatch", "graph", "guards", "modes", "ruled"},
     "introspect": {"call", "chunked", "graph", "kernel_function", "stable"},
-    "op": {"call", "derived", "dispatch", "introspect", "kernels", "plan", "plans", "relaxed", "ruled", "stable"},
+    "op": {"call", "derived", "dispatch", "introspect", "kernels", "plan", "plans", "relaxed", "ruled", "stable"}
+    | {"stable/oracle", "stable/search"},
     "function_class": {"dispatch", "graph", "guards", "op"},
     "catalog": {"catalog", "op"},
     # Checking them, which knows of the above only `stable`.
@@ -47,7 +50,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "check/derivative": _CHECK,
     "check/contexts": {*_CHECK, "check/contexts"},
     "check/purity": {"check/purity", "check/find", "check", "report"},
-    "check/numeric": {*_CHECK, "check/numeric", "stable"},
+    "check/numeric": {*_CHECK, "check/numeric", "stable", "stable/oracle"},
     "check/rules": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules", "stable"},
     "check/runner": {"check/runner", "check/find", "check/cases", "check/rules", "check", "report"},
     "check": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules"} | {"check/runner"},
@@ -58,7 +61,8 @@ _MAY_IMPORT: dict[str, set[str]] = {
     | {"check/runner"},
     "testing": {"check", "report"},
     "pytest_plugin": {"check", "check/cases", "check/runner", "report"},
-    "cli": {"cli", "fix", "write", "report", "node", "stable"} | {"check", "check/cases", "check/find", "check/runner"},
+    "cli": {"cli", "fix", "write", "report", "node", "stable", "stable/oracle", "stable/search"}
+    | {"check", "check/cases", "check/find", "check/runner"},
     "__main__": {"cli"},
     "__init__": {"op", "function_class", "catalog", "check", "kernels", "report", "stable", "write"},
 }

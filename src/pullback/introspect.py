@@ -22,7 +22,7 @@ from pullback.kernel_function import packed_masks
 from pullback.settings import Backend
 from pullback.stable.certificate import label
 from pullback.stable.forms import Forms
-from pullback.stable.written import as_written
+from pullback.stable.formula import as_written
 
 
 @dataclass(frozen=True, slots=True)

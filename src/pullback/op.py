@@ -25,7 +25,7 @@ from pullback.stable.lookup import StableForms
 
 if TYPE_CHECKING:
     from pullback.stable.certificate import Certificate
-    from pullback.stable.search import Wide
+    from pullback.stable.search.search import Wide
 
 
 class Op:
@@ -210,10 +210,10 @@ class Op:
                 domain.
             RunnerError: if python-flint is not installed.
         """
-        from pullback.stable.precision import ball_type
+        from pullback.stable.oracle.balls import ball_type
 
         ball_type()  # python-flint is an extra
-        from pullback.stable.stabilise import certify_parts
+        from pullback.stable.search.certify import certify_parts
 
         plans, stable = self._plans, self._stable
         if plans is None or stable is None:

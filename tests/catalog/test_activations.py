@@ -10,14 +10,14 @@ from torch.func import grad, vmap
 import pullback
 from pullback import catalog
 from pullback.catalog import activations
-from pullback.stable.certificate import beside, load
-from pullback.stable.derive import derivative
-from pullback.stable.oracle import exact
-from pullback.stable.samples import sampled
+from pullback.stable.certificate import load, path_beside
+from pullback.stable.derivative import derivative
+from pullback.stable.measure import errors
+from pullback.stable.oracle.values import exact
+from pullback.stable.sampling import sample_target
 from pullback.stable.term import parse
-from pullback.stable.ulp import errors
 
-CERTIFICATES = load(beside(activations.__file__))
+CERTIFICATES = load(path_beside(activations.__file__))
 NAMES = ["erfcx", "expm1", "gelu", "log_ndtr", "logit", "mish", "sigmoid", "silu", "sinc", "softsign", "tanh"]
 NAMES += ["tanhshrink"]
 IN_16_BITS = sorted(set(NAMES) - {"erfcx", "log_ndtr"})
@@ -31,7 +31,7 @@ def no_cache(tmp_path, monkeypatch):
 
 
 def test_each_op_has_a_certificate_for_float32():
-    assert Path(beside(activations.__file__)).exists()
+    assert Path(path_beside(activations.__file__)).exists()
     assert {c.name for c in CERTIFICATES if c.dtype == "float32"} == set(NAMES)
 
 
@@ -58,7 +58,7 @@ def test_value_and_derivatives_are_within_051_ulp_at_every_number_of_16_bits(nam
 def test_gradients_are_within_a_few_ulp_of_exact_ones(found):
     op, dtype = getattr(activations, found.name), getattr(torch, found.dtype)
     target = derivative(parse(found.formula), "x")
-    fresh = sampled(target, ("x",), dtype, SEED, {}).thinned(4000)
+    fresh = sample_target(target, ("x",), dtype, SEED, {}).thinned(4000)
     x = fresh.tensors(dtype)["x"].requires_grad_()
     value = op(x)
     (slope,) = torch.autograd.grad(value.sum(), x)

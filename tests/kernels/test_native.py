@@ -26,8 +26,7 @@ from pullback.kernels import progress as notice
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
-from pullback.stable.emit import emit
-from pullback.stable.piecewise import read
+from pullback.stable.piecewise import emit, parse_piecewise
 from tests.wrappers import Wrapper
 
 
@@ -626,7 +625,7 @@ otherwise: x - exp(x)"""
 
 def test_a_form_in_pieces_is_one_kernel(native):
     """Polynomials among them, and what is computed in float64: its results are float32 where they are chosen."""
-    form = emit(read(PIECES.splitlines(), ("x",)), ["x"], torch.float32, "form")
+    form = emit(parse_piecewise(PIECES.splitlines(), ("x",)), ["x"], torch.float32, "form")
     x = torch.linspace(-5, 5, 300)
     module = lowered([graph_of(lambda x: [form(x)], x)], [False])[0]
     (kernel,) = [node.target.kernel for node in module.graph.nodes if node.op == "call_function"]

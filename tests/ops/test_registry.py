@@ -7,7 +7,7 @@ import torch
 
 from pullback.ops import comparison, powers, selection
 from pullback.ops.registry import CONDITIONS, OPS
-from pullback.stable.oracle import exact
+from pullback.stable.oracle.values import exact
 from pullback.stable.term import Term, var
 
 RANGES = {

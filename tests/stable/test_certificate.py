@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 import pullback
 from pullback.errors import FormulaError
 from pullback.stable import certificate
-from pullback.stable.certificate import Form, beside, cached, label, load, save
-from pullback.stable.meant import meaning_of
-from pullback.stable.piecewise import Piece, Program, read
-from pullback.stable.poly import Poly
-from pullback.stable.term import POLY, Term, const, named, var
+from pullback.stable.certificate import Form, cache_path, label, load, path_beside, save
+from pullback.stable.meaning import meaning_of
+from pullback.stable.piecewise import Piece, Piecewise, parse_piecewise
+from pullback.stable.term import POLY, Poly, Term, const, named, var
 from tests.forms import GATE, LOG_SIGMOID, certified, gate_as_written, log_sigmoid_as_written
 
 
@@ -44,7 +43,7 @@ def operations(inner):
 
 
 terms = st.recursive(leaves, operations, max_leaves=6)
-plain = st.builds(Program.of, terms, st.booleans())
+plain = st.builds(Piecewise.of, terms, st.booleans())
 
 
 @st.composite
@@ -52,14 +51,14 @@ def piecewise(draw, body=plain):
     uppers = sorted(draw(st.sets(finite, min_size=1, max_size=3)))
     pieces = [Piece(draw(terms), upper, draw(st.booleans())) for upper in uppers[:-1]]
     pieces.append(Piece(draw(piecewise(plain) if draw(st.booleans()) else terms), uppers[-1]))
-    return Program(draw(terms), (*pieces, Piece(draw(terms))))
+    return Piecewise(draw(terms), (*pieces, Piece(draw(terms))))
 
 
 @given(plain | piecewise())
 def test_a_program_is_read_as_it_was_written(program):
-    again = read(program.lines())
+    again = parse_piecewise(program.lines())
     assert again.lines() == program.lines()
-    assert read(again.lines()) == again
+    assert parse_piecewise(again.lines()) == again
 
 
 @pytest.mark.parametrize("found", [FOUND, OF_TWO], ids=lambda c: c.name)
@@ -98,13 +97,13 @@ def test_a_file_that_is_not_there_holds_none(tmp_path):
 
 def test_the_key_is_of_formula_dtype_and_device():
     others = [replace(FOUND, **{name: "other"}) for name in ("formula", "dtype", "device")]
-    paths = {cached(c.key) for c in (FOUND, *others, replace(FOUND, variables=("y",)))}
+    paths = {cache_path(c.key) for c in (FOUND, *others, replace(FOUND, variables=("y",)))}
     assert len(paths) == 5
-    assert cached(replace(FOUND, name="other", made="other", wide="never").key) == cached(FOUND.key)
+    assert cache_path(replace(FOUND, name="other", made="other", wide="never").key) == cache_path(FOUND.key)
 
 
 def test_a_file_lies_beside_its_module():
-    assert beside("/a/ops.py").name == "ops.stable.toml"
+    assert path_beside("/a/ops.py").name == "ops.stable.toml"
 
 
 TEXT = "\n".join(str(FOUND).splitlines())
@@ -143,7 +142,7 @@ BAD = {
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_believed_is_told_once_and_not_used(what):
-    path = cached(FOUND.key)
+    path = cache_path(FOUND.key)
     path.parent.mkdir(parents=True)
     path.write_text(BAD[what])
     op, x = pullback.function(log_sigmoid_as_written), X.clone().requires_grad_()
@@ -158,7 +157,7 @@ def test_what_cannot_be_believed_is_told_once_and_not_used(what):
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 def test_what_a_file_says_is_never_run(tmp_path):
-    path, trace = cached(FOUND.key), tmp_path / "was_run"
+    path, trace = cache_path(FOUND.key), tmp_path / "was_run"
     path.parent.mkdir(parents=True)
     name = f"name = \"a():\\n  pass\\nopen({str(trace)!r}, 'w')\\ndef b\""
     path.write_text(TEXT.replace('name = "log_sigmoid_as_written"', name))
@@ -171,7 +170,7 @@ def test_what_a_file_says_is_never_run(tmp_path):
 @pytest.mark.usefixtures("no_rules")
 def test_another_formulas_certificate_is_not_found():
     found = certified(lambda x: torch.log(2 * torch.sigmoid(x)), LOG_SIGMOID)
-    save(cached(FOUND.key), [found])
+    save(cache_path(FOUND.key), [found])
     op = pullback.function(log_sigmoid_as_written)
     assert op(X).isinf().any()
     assert not op.certificates
@@ -179,7 +178,7 @@ def test_another_formulas_certificate_is_not_found():
 
 def test_a_wrong_certificate_is_refused_where_it_is_given():
     op = pullback.function(log_sigmoid_as_written)
-    wrong = replace(FOUND, forms={**FOUND.forms, ("x",): Form(read(["otherwise: sigmoid(x)"]), "")})
+    wrong = replace(FOUND, forms={**FOUND.forms, ("x",): Form(parse_piecewise(["otherwise: sigmoid(x)"]), "")})
     with pytest.raises(FormulaError, match="the form of d/dx of log_sigmoid_as_written does not compute it"):
         op._stable.use(wrong)
     assert not op.certificates
@@ -210,15 +209,15 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path, monkeypatch):
 
 
 def test_the_file_is_the_users_alone(tmp_path, monkeypatch):
-    save(cached(FOUND.key), [FOUND])
-    assert cached(FOUND.key).parent.stat().st_mode & 0o077 == 0
+    save(cache_path(FOUND.key), [FOUND])
+    assert cache_path(FOUND.key).parent.stat().st_mode & 0o077 == 0
 
 
 def test_two_processes_write_the_same_certificate():
     def write_and_read():
         for _ in range(200):
-            save(cached(FOUND.key), [FOUND])
-            assert load(cached(FOUND.key)) == [FOUND]
+            save(cache_path(FOUND.key), [FOUND])
+            assert load(cache_path(FOUND.key)) == [FOUND]
 
     running = [multiprocessing.get_context("fork").Process(target=write_and_read) for _ in range(2)]
     for process in running:
@@ -226,7 +225,7 @@ def test_two_processes_write_the_same_certificate():
     for process in running:
         process.join()
     assert [process.exitcode for process in running] == [0, 0]
-    assert [p.name for p in certificate.cache().iterdir()] == [cached(FOUND.key).name]
+    assert [p.name for p in certificate.cache_folder().iterdir()] == [cache_path(FOUND.key).name]
 
 
 def test_a_file_that_changes_is_read_again(tmp_path):

@@ -9,7 +9,7 @@ from torch import special
 
 import pullback
 from pullback import DerivativeError, FormulaError
-from pullback.stable.derive import derivative
+from pullback.stable.derivative import derivative
 from pullback.stable.evaluate import evaluate, evaluate_all
 from pullback.stable.formula import Formula, Quantity
 from pullback.stable.graphs import constant, to_graph

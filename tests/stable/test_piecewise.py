@@ -1,19 +1,21 @@
 """Programs: pieces, precision, and what becomes of NaN and infinity; the same as emitted functions."""
 
+import itertools
+
 import pytest
 import torch
 
-from pullback.stable.emit import emit
-from pullback.stable.nans import shown
-from pullback.stable.piecewise import Piece, Program
+from pullback.stable.evaluate import nan_inputs
+from pullback.stable.piecewise import Piece, Piecewise, emit, parse_piecewise
 from pullback.stable.term import parse, var, variables
+from tests.test_relaxed import same_bits
 
 NAN, INF = float("nan"), float("inf")
 X, Y = var("x"), var("y")
 
 
 def program(*pieces, branch=X):
-    return Program(branch, tuple(Piece(parse(p) if isinstance(p, str) else p, *rest) for p, *rest in pieces))
+    return Piecewise(branch, tuple(Piece(parse(p) if isinstance(p, str) else p, *rest) for p, *rest in pieces))
 
 
 def both(made, *inputs):
@@ -40,9 +42,9 @@ def test_pieces_of_pieces():
 CONSTANT_ENDS = {
     "the last piece": program(("x", 1.0), ("1",)),
     "every piece": program(("0", 1.0), ("1",)),
-    "the only piece": Program.of(parse("0.5")),
-    "a condition": Program.of(parse("where(x > 0, 1, 0)")),
-    "a sign": Program.of(parse("sgn(x)")),
+    "the only piece": Piecewise.of(parse("0.5")),
+    "a condition": Piecewise.of(parse("where(x > 0, 1, 0)")),
+    "a sign": Piecewise.of(parse("sgn(x)")),
     "a part": program((program(("x", 0.0), ("2",)), 1.0), (program(("x", 5.0), ("3",)),)),
     "in float64": program(("expm1(x)", 1.0, True), ("1",)),
 }
@@ -61,8 +63,8 @@ def test_nan_gives_nan_though_a_piece_does_not_read_it(made, dtype):
         program(("x", 0.0), ("y",)),
         program(("x*y", 0.0), ("x",)),
         program(("x*y", 0.0), ("1",), branch=parse("x - y")),
-        Program.of(parse("hypot(x, y)")),
-        Program.of(parse("maximum(x, y) + where(y > x, 1, 0)")),
+        Piecewise.of(parse("hypot(x, y)")),
+        Piecewise.of(parse("maximum(x, y) + where(y > x, 1, 0)")),
     ],
 )
 def test_nan_of_either_variable_gives_nan(made):
@@ -74,28 +76,111 @@ def test_nan_of_either_variable_gives_nan(made):
     "text", ["x*2 + 1", "log1p(exp(-abs(x)))", "1/hypot(1, x)", "pow(x, 3)", "x*gauss(x)", "softplus(x)"]
 )
 def test_nan_that_shows_by_itself_costs_nothing(text):
-    assert shown(parse(text)) == {"x"}
-    assert "!= x" not in emit(Program.of(parse(text)), ["x"], torch.float32, "made").source
+    assert nan_inputs(parse(text)) == {"x"}
+    assert "!= x" not in emit(Piecewise.of(parse(text)), ["x"], torch.float32, "made").source
 
 
 @pytest.mark.parametrize(
     "text", ["sgn(x)", "where(x > 0, 1, 0)", "where(x > 0, 1, x)", "hypot(x, y)", "pow(x, y)", "3"]
 )
 def test_nan_that_may_get_lost(text):
-    assert shown(parse(text)) < set(variables(parse(text))) or not shown(parse(text))
+    assert nan_inputs(parse(text)) < set(variables(parse(text))) or not nan_inputs(parse(text))
 
 
 def test_16_bits_are_computed_in_float32_and_rounded_once():
-    made = Program.of(parse("(x + 0.001) - x"))
+    made = Piecewise.of(parse("(x + 0.001) - x"))
     assert both(made, torch.tensor([1.0], dtype=torch.bfloat16)).item() == pytest.approx(1e-3, rel=1e-2)
 
 
 def test_float64_inside_is_rounded_once():
     x = torch.tensor([1e-6, 1e-4])
-    narrow, wide = (both(Program.of(parse("(1 - cos(x))/x"), w), x) for w in (False, True))
+    narrow, wide = (both(Piecewise.of(parse("(1 - cos(x))/x"), w), x) for w in (False, True))
     assert narrow[0].item() == 0.0
     torch.testing.assert_close(wide, x / 2)
 
 
 def test_a_constant_program_has_the_size_of_its_input():
-    assert both(Program.of(parse("2")), torch.zeros(3)).tolist() == [2.0, 2.0, 2.0]
+    assert both(Piecewise.of(parse("2")), torch.zeros(3)).tolist() == [2.0, 2.0, 2.0]
+
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+VALUES = [0.0, -0.0, 0.3, -0.5, 1.0, 2.5, -7.0, 88.0, -104.0, 300.0, 6e4, 1e-7, 1e-40, 3e38]
+VALUES += [float("inf"), float("-inf"), float("nan")]
+
+PROGRAMS = {
+    "a term": "otherwise: -softplus(-x)",
+    "float64": "otherwise: log(sigmoid(x))  [float64]",
+    "pieces": "x <= -1.0: exp(x)\nx <= 0.25: x * 0.1\notherwise: 1 - exp(-x)",
+    "pieces of two widths": "x <= 0.0: exp(x)  [float64]\notherwise: 1/3 + x",
+    "nested": "x*x <= 1.0:\n    y <= 0.0: x*y\n    otherwise: x/y\notherwise: x - y",
+    "a polynomial": "otherwise: poly(x, 0, 0, 0.5, 1e-9, 1e-10, 1.0, -0.5, 0.25)",
+    "an odd polynomial": "otherwise: poly(x, 1, 1, 0, 0, 0, 1.0, -0.16666667)",
+    "a polynomial of one": "otherwise: poly(x, 0, 0, 0, 0, 0, 2.5)",
+    "a polynomial at a pole": "otherwise: poly(1 / x, -1, 0, 0, 0, 0, 1.0, -0.5)",
+    "a polynomial of a term": "otherwise: poly(exp(-abs(x)), 2, 0, 0.1, 0, 0, 1.5, 3.0) + y",
+    "a constant": "otherwise: 1",
+    "a constant piece": "x <= 0.0: 0\notherwise: PI",
+    "constants": "otherwise: div(1, 3) * x + LN2 * y - 0.1",
+    "a quotient of a constant": "otherwise: 1 / x",
+    "a power of a constant": "otherwise: pow(2, x) + pow(x, 0.5)",
+    "an input": "otherwise: x",
+    "a condition": "otherwise: where(x > y, x, 0.5 * y)",
+    "a choice of constants": "otherwise: where(x >= 0, 1, where(x == y, 0.5, 0))",
+    "logic": "otherwise: where(logical_and(x > 0, ne(x, y)), x, y)",
+    "hypot and sgn": "otherwise: hypot(x, y) * sgn(x)",
+    "primitives": "otherwise: gauss(x) + qgauss(y) + trigamma(1 + abs(x))",
+    "special": "otherwise: erfcx(x) + erf(y) + lgamma(1 + abs(y))",
+    "shared": "otherwise: exp(x) * exp(x) + exp(x)",
+}
+
+
+@pytest.fixture(params=PROGRAMS)
+def emitted(request):
+    return parse_piecewise(PROGRAMS[request.param].splitlines(), ("x", "y"))
+
+
+def points(dtype):
+    pairs = torch.tensor(list(itertools.product(VALUES, VALUES)), dtype=torch.float64).to(dtype)
+    return pairs[:, 0].clone(), pairs[:, 1].clone()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_bits_are_those_of_the_program(emitted, dtype):
+    x, y = points(dtype)
+    made = emit(emitted, ["x", "y"], dtype, "form")(x, y)
+    assert made.dtype == dtype
+    assert same_bits(made, emitted.run({"x": x, "y": y}))
+    assert made.isnan()[x.isnan() | y.isnan()].all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0), (2, 3, 1)], ids=str)
+@pytest.mark.few(216)
+def test_every_shape(emitted, dtype, shape):
+    made = emit(emitted, ["x", "y"], dtype, "form")(torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype))
+    assert (made.shape, made.dtype) == (shape, dtype)
+
+
+def test_inputs_are_broadcast_whichever_a_form_reads(emitted):
+    x, y = torch.ones(3, 1), torch.ones(4)
+    assert emit(emitted, ["x", "y"], torch.float32, "form")(x, y).shape == (3, 4)
+
+
+def test_the_result_is_a_new_tensor():
+    for dtype in DTYPES:
+        x = torch.ones(3, dtype=dtype)
+        assert emit(Piecewise.of(parse("x")), ["x"], dtype, "form")(x).data_ptr() != x.data_ptr()
+
+
+def test_names_of_inputs_hide_nothing():
+    names = ["torch", "v0", "primitives", "form"]
+    program = parse_piecewise(["otherwise: softplus(torch) + exp(v0) * primitives - form"], names)
+    given = [torch.tensor([0.5 + i]) for i in range(4)]
+    made = emit(program, names, torch.float32, "<lambda> d/dx\n")(*given)
+    assert torch.equal(made, program.run(dict(zip(names, given, strict=True))))
+
+
+def test_the_source_can_be_read():
+    made = emit(parse_piecewise(["otherwise: -softplus(-x)"]), ["x"], torch.float32, "value of f")
+    assert made.source.splitlines()[0] == "def form(x_in):"
+    assert made.__code__.co_filename == "<value of f>"

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from pullback.ops.constants import VALUES
-from pullback.stable.derive import derivative
+from pullback.stable.derivative import derivative
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.meant import meaning_of
-from pullback.stable.oracle import exact
+from pullback.stable.meaning import meaning_of
+from pullback.stable.measure import errors
+from pullback.stable.oracle.values import exact
 from pullback.stable.quick import quick_forms
-from pullback.stable.sampling import points
+from pullback.stable.sampling import sample_points
 from pullback.stable.term import parse, variables
-from pullback.stable.ulp import errors
 from tests.stable.formulas import FORMULAS
 
 SHORT = (torch.bfloat16, torch.float16)
@@ -152,7 +152,7 @@ def test_float64_is_left_alone():
 
 
 def test_no_package_beyond_pytorch_is_needed(monkeypatch):
-    monkeypatch.setattr("pullback.stable.precision.flint", None)
+    monkeypatch.setattr("pullback.stable.oracle.balls.flint", None)
     monkeypatch.setitem(sys.modules, "flint", None)
     assert forms(WRITTEN["mish"][0]).rules
 
@@ -174,7 +174,7 @@ def test_nothing_is_worse_at_points_that_the_pass_has_not_seen(name):
     found = quick_forms(function, meaning, torch.float32)
     if found is None:
         return
-    at = points(meaning.variables, torch.float32, seed=777)
+    at = sample_points(meaning.variables, torch.float32, seed=777)
     at = {"x": at["x"][::20]}
     tensor = torch.from_numpy(at["x"]).float()
     written = Formula(function).run([tensor], 2)

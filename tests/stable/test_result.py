@@ -5,8 +5,8 @@ import math
 
 from rich.console import Console
 
+from pullback.stable.measure import Spurious, Summary, Worst
 from pullback.stable.result import Accuracy, Row, render, render_text
-from pullback.stable.summary import Spurious, Summary, Worst
 
 GOOD = Summary(1000, 1000, 0.75, Worst({"x": 1.5}, 1.0, 1.0), 250.0, 0)
 NAN, ZERO = Spurious(2, {"x": 88.7}), Spurious(98, {"x": 9.0})

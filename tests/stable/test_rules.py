@@ -1,15 +1,22 @@
 """The rules: every equation holds wherever both sides have values, in ball arithmetic, and none is there twice."""
 
+import importlib.util
 import itertools
 import random
+import re
+import sys
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from flint import arb, ctx, fmpq
 
-from pullback.stable.oracle import straight_line
-from pullback.stable.rewrite import COMMUTATIVE
-from pullback.stable.rules import rules
+from pullback.stable.oracle.values import exact, straight_line
+from pullback.stable.rewriting import COMMUTATIVE
+from pullback.stable.rules import differentiable_rules, final_rules, float64_only, search_rules, shared_with_search
+from pullback.stable.sampling import sample_points
 from pullback.stable.term import Term, show, substitute, topological, var, variables
 
 BITS = 400
@@ -32,7 +39,7 @@ def is_tight(value):
     return value.is_finite() and (value.rel_accuracy_bits() >= ENOUGH or value.abs_upper() < arb(2) ** -ENOUGH)
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.text)
+@pytest.mark.parametrize("rule", search_rules(), ids=lambda rule: rule.text)
 @pytest.mark.few(147)
 def test_both_sides_are_equal(rule):
     names = sorted({*variables(rule.left), *variables(rule.right)})
@@ -52,7 +59,7 @@ def test_both_sides_are_equal(rule):
 
 
 def test_no_rule_is_there_twice():
-    assert [rule for rule, times in Counter(map(shape, rules())).items() if times > 1] == []
+    assert [rule for rule, times in Counter(map(shape, search_rules())).items() if times > 1] == []
 
 
 def shape(rule):
@@ -68,3 +75,83 @@ def ordered(root):
         args = [made[a] for a in t.args]
         made[t] = Term(t.op, tuple(sorted(args, key=show) if t.op in COMMUTATIVE else args), t.value)
     return made[root]
+
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "numerics.md"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BENCH = load("quick_rules")
+SUBJECTS = {subject.name: subject for subject in BENCH.subjects()}
+
+
+def test_those_that_are_taken_from_the_table_are_in_it():
+    table = {(rule.left, rule.right) for rule in search_rules()}
+    assert [rule.text for rule in shared_with_search() if (rule.left, rule.right) not in table] == []
+
+
+@pytest.mark.parametrize("rule", [*differentiable_rules(), *final_rules(), *float64_only()], ids=lambda rule: rule.text)
+def test_both_sides_have_values_at_the_same_points(rule):
+    names = variables(rule.left)
+    at = sample_points(names, torch.float32, seed=5)
+    step = -(-len(at[names[0]]) // 600)
+    left, right = exact([rule.left, rule.right], {name: x[::step] for name, x in at.items()})
+    known = ~(left.undecided | right.undecided)
+    assert known.mean() > 0.9
+    np.testing.assert_array_equal(np.isnan(left.high[known]), np.isnan(right.high[known]))
+
+
+def recorded(backend):
+    begin, end = BENCH.markers(backend)
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    table, _, _ = rest.partition(end)
+    rows = [re.split(r"\s\|\s", line.strip("| ")) for line in table.strip().splitlines()[2:]]
+    return {name.strip("`"): cells for name, *cells in rows}
+
+
+@pytest.mark.parametrize("backend", BENCH.BACKENDS)
+def test_every_rule_has_a_record(backend):
+    assert list(recorded(backend)) == list(SUBJECTS)
+
+
+_ALL_LOST = 2.0**20
+"""Ulp of a float32: how far beyond depends on the point at which a kernel rounds worst."""
+RECORDS = [
+    pytest.param(name, backend, marks=[] if backend == "eager" or k % 5 == 0 else [pytest.mark.slow])
+    for backend in BENCH.BACKENDS
+    for k, name in enumerate(SUBJECTS)
+]
+"""The short run compiles one rule in five."""
+
+
+@pytest.mark.parametrize(("name", "backend"), RECORDS)
+@pytest.mark.few(11)
+def test_the_record_is_right(backend, name, request):
+    """To a factor of 2, since kernels differ between processors; all digits lost is as good as more than all."""
+    if backend == "native":
+        request.getfixturevalue("native")
+    before, after = BENCH.measure(SUBJECTS[name], torch.float32, backend)
+    for score, cell in zip((before, after), recorded(backend)[name], strict=False):
+        ulp, *spurious = cell.split()
+        found, then = (min(x, _ALL_LOST) for x in (score.ulp, float(ulp)))
+        assert 0.5 * then - 0.5 <= found <= 2 * then + 0.5
+        assert spurious[::2] == str(score).split()[1::2]
+
+
+@pytest.mark.parametrize("backend", BENCH.BACKENDS)
+def test_no_rule_makes_anything_worse(backend):
+    """By its record, but for a few ulp: those are for the pass to weigh at each formula."""
+    for name, cells in recorded(backend).items():
+        for before, after in zip(cells[::2], cells[1::2], strict=True):
+            ulp, *spurious = before.split()
+            ulp_after, *spurious_after = after.split()
+            lost = 2.0**24 if "0" in spurious[::2] else 4.0  # of all digits of a float32, or 4 ulp
+            assert float(ulp_after) <= max(float(ulp), lost), name
+            assert set(spurious_after[::2]) <= set(spurious[::2]), name

@@ -19,14 +19,12 @@ import torch.nn.functional as F
 
 import pullback
 from pullback import OptionError
-from pullback.stable import chunk
-from pullback.stable import sweep as sweeping
+from pullback.stable import sweep as sweep_module
 from pullback.stable.accuracy import accuracy
-from pullback.stable.chunk import Basis, Part, Task, chunks_of, measure_chunk
-from pullback.stable.enclose import enclose
 from pullback.stable.formula import Formula, Quantity
+from pullback.stable.intervals import enclose
 from pullback.stable.measure import measure
-from pullback.stable.sweep import sweep
+from pullback.stable.sweep import Basis, ChunkResult, SweepTask, chunks_of, key_of, measure_chunk, sweep
 from pullback.stable.term import parse
 
 EVERYTHING = (-math.inf, math.inf)
@@ -40,7 +38,7 @@ def itself(function):
 
 def task(function, domain=EVERYTHING, order=1, references=None):
     terms = Formula(function).terms(torch.float32, order)
-    return Task(functools.partial(itself, function), {}, terms, references or {}, domain)
+    return SweepTask(functools.partial(itself, function), {}, terms, references or {}, domain)
 
 
 def test_chunks_hold_the_finite_numbers():
@@ -102,7 +100,7 @@ def test_a_reference_that_the_oracle_refutes_is_not_used():
 def test_bounds_that_the_oracle_refutes_are_not_used(monkeypatch):
     of = task(torch.exp, (1.0, 1.001), 0)
     wrong = [parse("exp(x)*1.0000001")]
-    monkeypatch.setattr(chunk, "enclose", lambda terms, points: enclose(wrong, points))
+    monkeypatch.setattr(sweep_module, "enclose", lambda terms, points: enclose(wrong, points))
     part = measure_chunk(of, ONE)
     assert part.basis.refuted > 0
     assert part.basis.bounded == 0
@@ -145,7 +143,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path, monkeypatch):
     with file.open("a") as torn:
         torn.write('{"chunk": 1018, "summ')
     measured = []
-    monkeypatch.setattr(sweeping, "measure_chunk", lambda t, i: measured.append(i) or measure_chunk(t, i))
+    monkeypatch.setattr(sweep_module, "measure_chunk", lambda t, i: measured.append(i) or measure_chunk(t, i))
     resumed = sweep(of, resume=file, chunks=CHUNKS)
     assert measured == [ONE + 2]
     assert resumed == sweep(of, resume=tmp_path / "other.jsonl", chunks=CHUNKS)
@@ -186,7 +184,7 @@ def test_the_key_tells_code_from_code():
         return x * torch.sigmoid(x)
 
     ruled.vjp(lambda g, out, x: g)
-    keys = {sweeping.key_of(task(f, domain)) for f in (derived, ruled) for domain in (NARROW, EVERYTHING)}
+    keys = {key_of(task(f, domain)) for f in (derived, ruled) for domain in (NARROW, EVERYTHING)}
     assert len(keys) == 4
 
 
@@ -265,7 +263,7 @@ def test_a_basis_in_words():
     assert str(Basis(10, 2, 0, 4, 0)) == (
         "bounds in float64 (10) and the oracle (2); the oracle confirmed the bounds at 4 of 4 points"
     )
-    assert Part(()) + Part(()) == Part(())
+    assert ChunkResult(()) + ChunkResult(()) == ChunkResult(())
 
 
 def test_the_forms_of_the_rules_are_references(tmp_path):

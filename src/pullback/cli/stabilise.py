@@ -42,7 +42,7 @@ def stabilise(target: str, dtypes: tuple[str, ...], wide: _Wide, domain: tuple[s
     TARGET is a file or a module, optionally with the name of an op: ops.py, package.ops:swish. It is imported and run.
     The results are stored in ops.stable.toml. Keep that file under version control: it is used without a search.
     """
-    from pullback.stable.precision import ball_type
+    from pullback.stable.oracle.balls import ball_type
 
     ball_type()  # raises if python-flint, an extra, is not installed
     with progress("searching") as on_progress:
@@ -86,12 +86,12 @@ def renew(
     """
     import torch
 
-    from pullback.stable.certificate import beside, load
-    from pullback.stable.stabilise import certify_parts
+    from pullback.stable.certificate import load, path_beside
+    from pullback.stable.search.certify import certify_parts
 
     source, ops = _ops(target)
     limits, wanted = domain_of(domain), dtypes_of(dtypes) or [torch.float32]
-    path = beside(source)
+    path = path_beside(source)
     with _readable():
         load(path)
     made: list[Certificate] = []

@@ -162,7 +162,7 @@ def _follow(function: Any, captures: Captures, seen: set[int]) -> None:
 def _follow_op(op: Any, captures: Captures, seen: set[int]) -> None:
     captures.watched.append((vars(op), "_handler", op._handler))
     if op._stable is not None:
-        captures.watched.append((vars(op._stable), "given", op._stable.given))
+        captures.watched.append((vars(op._stable), "version", op._stable.version))
     if op.kind == "ruled":
         captures.obstacle = captures.obstacle or f"it calls {op.__name__}, whose derivative is a rule"
     for part in (op._formula, op._soft):

@@ -3,8 +3,8 @@
 A condition on balls is `True`, `False`, or `None` if the balls do not decide it. Balls are arguments, so nothing in the
 registry imports flint, an optional package.
 
-NaN is reserved for "no value", which `stable/domain.py` reads: an op is nan if a whole ball is outside its domain, or
-may cross an end of it. An op that fails for lack of precision alone returns the whole line.
+NaN is reserved for "no value", which `stable/oracle/limits.py` reads: an op is nan if a whole ball is outside its
+domain, or may cross an end of it. An op that fails for lack of precision alone returns the whole line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Interval arithmetic on tensors of float64.
 
-PyTorch's float64 kernels are assumed to be within 2⁻⁴⁸ of the exact value, relatively (16 ulp). `stable/enclose.py`
+PyTorch's float64 kernels are assumed to be within 2⁻⁴⁸ of the exact value, relatively (16 ulp). `stable/intervals.py`
 evaluates terms with these bounds, and its tests compare them with the oracle.
 """
 

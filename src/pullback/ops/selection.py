@@ -72,7 +72,7 @@ OPS = (
         is_analytic=False,
         kink="where, if the two sides differ at the border of its condition",
         lowering=_selected("self"),
-        empty={"partials": "`stable/derive.py` differentiates its branches"},
+        empty={"partials": "`stable/derivative.py` differentiates its branches"},
     ),
     PointwiseOp(
         name="masked_fill",

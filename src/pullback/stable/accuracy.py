@@ -12,15 +12,13 @@ from typing import Any
 import torch
 
 from pullback.errors import OptionError
-from pullback.stable.chunk import Task, chunks_of
 from pullback.stable.formats import DTYPES, format_of
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.measure import measure, measure_sample
-from pullback.stable.references import references
+from pullback.stable.intervals import references
+from pullback.stable.measure import Summary, measure, measure_sample
 from pullback.stable.result import Accuracy, Coverage, Row
-from pullback.stable.sampling import Domain, every, limits_of
-from pullback.stable.summary import Summary
-from pullback.stable.sweep import sweep
+from pullback.stable.sampling import Domain, checked_domain, every_number
+from pullback.stable.sweep import SweepTask, chunks_of, sweep
 from pullback.stable.term import Term
 
 Progress = Callable[[int, int], None]
@@ -64,7 +62,7 @@ def accuracy(
         DerivativeError: if an op has no derivative to compare with.
     """
     return accuracy_of(
-        functools.partial(_itself, function),
+        functools.partial(_identity, function),
         dtype=dtype,
         order=order,
         args=args,
@@ -92,16 +90,16 @@ def accuracy_of(
 ) -> Accuracy:
     """Measure the function that `load` returns, here and in the processes of the executor; else as `accuracy`."""
     formula, dtypes = Formula(load(), args), _dtypes(dtype)
-    limits = limits_of(formula.name, formula.variables, domain)
+    limits = checked_domain(formula.name, formula.variables, domain)
     if order not in (0, 1, 2):
         raise OptionError(f"order is 0, 1 or 2, not {order!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise OptionError(f"seed must be an integer from 0 on, not {seed!r}")
     if exhaustive and len(formula.variables) > 1:
         raise OptionError(f"{formula.name} takes {len(formula.variables)} tensors: exhaustive is for functions of one")
-    job = _Job(formula, load, dict(args or {}), limits, seed)
+    job = _Measurement(formula, load, dict(args or {}), limits, seed)
     chunks = chunks_of(job.interval) if exhaustive and torch.float32 in dtypes else []
-    steps = _Steps(on_progress, len(dtypes) + len(chunks))
+    steps = _ProgressCounter(on_progress, len(dtypes) + len(chunks))
     rows: list[Row] = []
     missing: dict[str, str] = {}
     for chosen in dtypes:
@@ -119,11 +117,11 @@ def accuracy_of(
     return Accuracy(formula.name, formula.variables, limits, tuple(rows), missing, torch.__version__)
 
 
-def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
+def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-class _Steps:
+class _ProgressCounter:
     """Progress over several measurements: each counts from 0; `done` is the number of steps before it."""
 
     def __init__(self, on_progress: Progress | None, total: int) -> None:
@@ -135,7 +133,7 @@ class _Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _Measurement:
     """Inputs of a measurement that do not depend on the dtype."""
 
     formula: Formula
@@ -150,7 +148,7 @@ class _Job:
             found = measure_sample(self.formula, terms, dtype, self.seed, self.domain)
             return _rows(dtype, terms, "sample", found)
         low, high = self.interval
-        x = every(dtype)
+        x = every_number(dtype)
         found = measure(self.formula, terms, dtype, {self.formula.variables[0]: x[(x >= low) & (x <= high)]})
         return _rows(dtype, terms, "every input", found)
 
@@ -158,7 +156,7 @@ class _Job:
         self, terms: dict[Quantity, Term], executor: Executor | None, resume: Path | None, on_progress: Progress
     ) -> list[Row]:
         """Measure at every float32 number."""
-        task = Task(self.load, self.args, terms, references(self.load(), self.args, terms), self.interval)
+        task = SweepTask(self.load, self.args, terms, references(self.load(), self.args, terms), self.interval)
         part = sweep(task, executor=executor, resume=resume, on_progress=on_progress)
         return _rows(torch.float32, terms, "every input", part.summaries, str(part.basis))
 

@@ -21,7 +21,7 @@ from typing import Any
 from pullback import caches
 from pullback.ops.constants import VALUES
 from pullback.ops.registry import CONDITIONS, OPS
-from pullback.stable.piecewise import Program, read
+from pullback.stable.piecewise import Piecewise, parse_piecewise
 from pullback.stable.term import topological
 
 SUFFIX = ".stable.toml"
@@ -49,7 +49,7 @@ class Form:
         measured: its errors and those of the formula as written, in words.
     """
 
-    program: Program
+    program: Piecewise
     measured: str
 
 
@@ -83,7 +83,7 @@ class Certificate:
         return (self.formula, self.variables, self.dtype, self.device)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join(_toml_lines(self))
 
     def __repr__(self) -> str:
         return f"<certificate of {self.name} for {self.dtype}: {', '.join(map(label, self.forms))}>"
@@ -127,7 +127,7 @@ def _tables(path: Path, version: tuple[int, ...]) -> list[dict[str, Any]]:
 
 def save(path: Path, certificates: Iterable[Certificate]) -> None:
     """Write a file of certificates, whole or not at all."""
-    text = "\n".join([_HEADER, *("\n".join([*_lines(c), ""]) for c in certificates)])
+    text = "\n".join([_HEADER, *("\n".join([*_toml_lines(c), ""]) for c in certificates)])
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=path.name, suffix=".part", delete=False
@@ -143,28 +143,28 @@ def save(path: Path, certificates: Iterable[Certificate]) -> None:
             raise
 
 
-def beside(source: str) -> Path:
+def path_beside(source: str) -> Path:
     """Return the file of certificates of a module's file."""
     return Path(source).with_suffix(SUFFIX)
 
 
-def beside_function(function: Callable[..., Any]) -> Path | None:
+def path_beside_function(function: Callable[..., Any]) -> Path | None:
     """Return the file of certificates beside a function's module; `None` if it has no file."""
     try:
         source = inspect.getsourcefile(inspect.unwrap(function))
     except TypeError:
         return None
-    return beside(source) if source and not source.startswith("<") else None
+    return path_beside(source) if source and not source.startswith("<") else None
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """Return the folder of certificates in the user's cache."""
     return caches.root() / "certificates"
 
 
-def cached(key: Key) -> Path:
+def cache_path(key: Key) -> Path:
     """Return the file in the user's cache for one key."""
-    return cache() / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}{SUFFIX}"
+    return cache_folder() / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}{SUFFIX}"
 
 
 def _key_of(table: dict[str, Any]) -> Key:
@@ -177,7 +177,7 @@ def _of_table(table: dict[str, Any]) -> Certificate:
     variables = tuple(map(str, table["variables"]))
     forms = {}
     for form in table["form"]:
-        program = read(form["program"].strip("\n").splitlines(), variables)
+        program = parse_piecewise(form["program"].strip("\n").splitlines(), variables)
         _require_known(program, variables)
         forms[tuple(form["by"])] = Form(program, str(form["measured"]))
     wanted = {by for order in range(3) for by in combinations_with_replacement(variables, order)}
@@ -186,7 +186,7 @@ def _of_table(table: dict[str, Any]) -> Certificate:
     return Certificate(name, formula, variables, dtype, wide, device, made, forms)
 
 
-def _require_known(program: Program, variables: Sequence[str]) -> None:
+def _require_known(program: Piecewise, variables: Sequence[str]) -> None:
     """Refuse names that no search writes: names become code (`emit`)."""
     roots = [*program.branches(), *(term for term, _ in program.terms())]
     for term in topological(roots):
@@ -207,16 +207,16 @@ def _require_known(program: Program, variables: Sequence[str]) -> None:
         raise ValueError("a form is a number, not a condition")
 
 
-def _lines(c: Certificate) -> list[str]:
+def _toml_lines(c: Certificate) -> list[str]:
     lines = ["[[certificate]]"]
-    lines += [f"{k} = {_text(getattr(c, k))}" for k in ("name", "formula")]
-    lines.append(f"variables = [{', '.join(map(_text, c.variables))}]")
-    lines += [f"{k} = {_text(getattr(c, k))}" for k in ("dtype", "wide", "device", "made")]
+    lines += [f"{k} = {_toml_string(getattr(c, k))}" for k in ("name", "formula")]
+    lines.append(f"variables = [{', '.join(map(_toml_string, c.variables))}]")
+    lines += [f"{k} = {_toml_string(getattr(c, k))}" for k in ("dtype", "wide", "device", "made")]
     for by, form in c.forms.items():
-        lines += ["", f"[[certificate.form]]  # {label(by)}", f"by = [{', '.join(map(_text, by))}]"]
-        lines += [f"measured = {_text(form.measured)}", "program = '''", *form.program.lines(), "'''"]
+        lines += ["", f"[[certificate.form]]  # {label(by)}", f"by = [{', '.join(map(_toml_string, by))}]"]
+        lines += [f"measured = {_toml_string(form.measured)}", "program = '''", *form.program.lines(), "'''"]
     return lines
 
 
-def _text(value: str) -> str:
+def _toml_string(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)  # a basic string of TOML

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from math import factorial
 from typing import Any
 
 import torch
@@ -11,20 +13,22 @@ from torch import Tensor
 
 from pullback import dispatch
 from pullback.dispatch import World
-from pullback.errors import FormulaError, PullbackError
+from pullback.errors import DerivativeError, FormulaError, PullbackError
 from pullback.stable import certificate
 from pullback.stable.certificate import Certificate, Key
-from pullback.stable.derive import derivative
-from pullback.stable.emit import emit
+from pullback.stable.derivative import derivative
 from pullback.stable.evaluate import evaluate
-from pullback.stable.jet import By, first_order, first_order_within, gradients
-from pullback.stable.meant import Meaning, meaning_of
-from pullback.stable.orders import MOST, Native, Partials, native_of
-from pullback.stable.parts import Cut
-from pullback.stable.quick import QuickForms
-from pullback.stable.replaced import replaced
-from pullback.stable.term import parse
-from pullback.stable.turns import Turns
+from pullback.stable.formula import Formula
+from pullback.stable.jet import By, Function, first_order, first_order_within, gradients, nan_from
+from pullback.stable.meaning import Meaning, meaning_of
+from pullback.stable.parts import PartitionedFormula, substitute_forms
+from pullback.stable.piecewise import emit
+from pullback.stable.quick import QuickForms, unfilled_holes
+from pullback.stable.rewriting import tidy
+from pullback.stable.singularities import removable_holes
+from pullback.stable.term import Term, parse
+from pullback.stable.tower import MAX_ORDER, DerivativeTower, NativeForms, Partials, native_of
+from pullback.stable.trial import mpmath_limit
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 DEVICE = "cpu"
@@ -51,7 +55,7 @@ class Forms:
 
     value: Callable[..., Any]
     first: Callable[..., Any]
-    native: Native
+    native: NativeForms
     recorded: Callable[..., Any]
     arity: int
     certificates: tuple[Certificate, ...] = ()
@@ -65,7 +69,7 @@ Find = Callable[[Callable[..., Any], Meaning], Forms | None]
 """Where the forms of a pointwise formula, with its meaning, are looked up."""
 
 
-def forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find, parts: bool = True) -> Forms | None:
+def find_forms(formula: Callable[..., Any], dtype: torch.dtype, find: Find, parts: bool = True) -> Forms | None:
     """Return the forms of a formula, or the formula with the forms of its parts, if there are any and they may be."""
     try:
         meaning = meaning_of(formula, dtype)
@@ -76,17 +80,19 @@ def forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find, parts:
 
 def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
     try:
-        cut = Cut(formula)
+        cut = PartitionedFormula(formula)
     except PullbackError:
         return None
     found = {part: forms for part in cut.parts(dtype) if (forms := find(part.function, part.meaning)) is not None}
-    if not found or not cut.is_meant():
+    if not found or not cut.is_faithful():
         return None
     value, first, recorded = (
-        replaced(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
+        substitute_forms(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
         for order in ("value", "within", "recorded")
     )
-    native = Native(lambda order: replaced(cut, {part: forms.native.of(order) for part, forms in found.items()}, dtype))
+    native = NativeForms(
+        lambda order: substitute_forms(cut, {part: forms.native.of(order) for part, forms in found.items()}, dtype)
+    )
     certificates = {c.key: c for forms in found.values() for c in forms.certificates}
     return Forms(value, first, native, recorded, cut.arity, tuple(certificates.values()))
 
@@ -96,7 +102,7 @@ def key_of(meaning: Meaning, dtype: torch.dtype) -> Key:
     return (str(meaning.term), meaning.variables, DTYPES[dtype], DEVICE)
 
 
-def forms_by_rules(
+def forms_of_rules(
     found: QuickForms,
     formula: Callable[..., Tensor],
     meaning: Meaning,
@@ -110,7 +116,7 @@ def forms_by_rules(
     curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
     first = first_order(value, slopes) if found.value is not None or found.steeper else formula
     partials = Partials({(): value, **found.derivatives}, found.drafts, meaning, dtype)
-    native, turns = native_of(partials, written), Turns(partials.find, written)
+    native, turns = native_of(partials, written), DerivativeTower(partials.find, written)
     pair = _gradients(slopes, curvatures)
     recorded = _recorded(turns, native)
     return Forms(
@@ -118,7 +124,7 @@ def forms_by_rules(
     )
 
 
-def forms_of(found: Certificate, meaning: Meaning, written: Callable[..., Tensor]) -> Forms:
+def forms_of_certificate(found: Certificate, meaning: Meaning, written: Callable[..., Tensor]) -> Forms:
     """Return the forms of a certificate; `written` is its formula, for derivatives beyond the second.
 
     Raises:
@@ -134,7 +140,7 @@ def forms_of(found: Certificate, meaning: Meaning, written: Callable[..., Tensor
         derivatives[by] = curvature
     programs = {tuple(names.index(name) for name in by): form.program for by, form in found.forms.items() if by}
     partials = Partials({(): value, **derivatives}, programs, meaning, dtype)
-    native, turns = native_of(partials, written), Turns(partials.find, written)
+    native, turns = native_of(partials, written), DerivativeTower(partials.find, written)
     return Forms(
         value,
         first_order(value, slopes),
@@ -157,11 +163,11 @@ def _gradients(
     return gradients(slopes), gradients(differentiable)
 
 
-def _recorded(turns: Turns, native: Native) -> Callable[..., Tensor]:
+def _recorded(turns: DerivativeTower, native: NativeForms) -> Callable[..., Tensor]:
     def recorded(*tensors: Tensor) -> Tensor:
         if dispatch.in_dynamo():
             return native.made[2](*tensors)
-        return turns(*tensors) if dispatch.world() is World.EAGER else native.of(MOST)(*tensors)
+        return turns(*tensors) if dispatch.world() is World.EAGER else native.of(MAX_ORDER)(*tensors)
 
     return recorded
 
@@ -190,3 +196,109 @@ def _require_sound(found: Certificate, dtype: torch.dtype, made: dict[certificat
             close = ((got - right).abs() <= size * (16 * torch.finfo(dtype).eps + 1e-6))[settled]
             if close.numel() and not bool(close.double().mean() >= _PART):
                 raise FormulaError(f"the form of {certificate.label(by)} of {found.name} does not compute it")
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A point at which a formula is 0/0, and the limits of its value and its derivatives there."""
+
+    at: float
+    limits: tuple[float, ...]
+
+
+def forms_of_filled_holes(
+    formula: Callable[..., Tensor], meaning: Meaning, dtype: torch.dtype, written: Callable[..., Tensor]
+) -> Forms | None:
+    """Return the forms of a formula whose holes are filled; `None` if it has none with limits of all orders.
+
+    `written` is the formula, for derivatives beyond the first.
+    """
+    whole = Formula(formula)
+    if len(whole.variables) > 1:  # the value depends on one of them alone
+        return None
+    places = unfilled_holes(whole, removable_holes(meaning.term, dtype), dtype)
+    if not places:
+        return None
+    (name,) = meaning.variables
+    terms = _derivatives(meaning.term, name)
+    found = [hole for at in places if (hole := _hole(terms, name, at, dtype)) is not None]
+    away = _regular_point(terms, name, dtype)
+    if not found or away is None:
+        return None
+
+    def filled(function: Callable[..., Tensor], order: int) -> Function:
+        return _with_taylor_at_holes(function, found, away, order)
+
+    return Forms(
+        value=_with_limits_at_holes(formula, found),
+        first=filled(formula, 1),
+        native=NativeForms(lambda order: filled(written, order)),
+        recorded=filled(written, MAX_ORDER),
+        arity=1,
+        rules=tuple(f"the limit at {hole.at:g}" for hole in found),
+    )
+
+
+def _derivatives(term: Term, name: str) -> list[Term]:
+    """Return a term and its derivatives, as far as native forms carry them; none if there is one that has no term."""
+    terms = [term]
+    try:
+        while len(terms) <= MAX_ORDER:
+            terms.append(tidy(derivative(terms[-1], name)))
+    except DerivativeError:
+        return []
+    return terms
+
+
+def _hole(terms: Sequence[Term], name: str, at: float, dtype: torch.dtype) -> Hole | None:
+    limits = tuple(value for term in terms if (value := mpmath_limit(term, name, at)) is not None)
+    fits = len(limits) == len(terms) > 0 and bool(torch.tensor(limits, dtype=dtype).isfinite().all())
+    return Hole(at, limits) if fits else None
+
+
+_AWAY = (1.0, -1.0, 0.5, 2.0, 3.0, -3.0)
+
+
+def _regular_point(terms: Sequence[Term], name: str, dtype: torch.dtype) -> float | None:
+    """Return a number at which terms are finite: its slopes are multiplied by the zeros that go past a hole."""
+    at = torch.tensor(_AWAY, dtype=dtype)
+    known = [evaluate(term, {name: at}).isfinite() for term in terms]
+    finite = [x for i, x in enumerate(_AWAY) if all(k[i] for k in known)]
+    return finite[0] if finite else None
+
+
+def _with_limits_at_holes(formula: Function, holes: Sequence[Hole]) -> Function:
+    def function(x: Tensor) -> Tensor:
+        out = formula(x)
+        for hole in holes:
+            out = torch.where(x == hole.at, hole.limits[0], out)
+        return out
+
+    return function
+
+
+def _with_taylor_at_holes(formula: Function, holes: Sequence[Hole], away: float, order: int) -> Function:
+    """Return a formula with the derivatives up to an order at its holes, and NaN for those beyond."""
+
+    def function(x: Tensor) -> Tensor:
+        at_any = reduce(torch.logical_or, [x == hole.at for hole in holes])
+        out = formula(torch.where(at_any, away, x))
+        for hole in holes:
+            here = x == hole.at
+            d = torch.where(here, x - hole.at, 1.0)
+            series = _series(hole.limits[: order + 1], d)
+            if order > 1:  # the first order alone is for graphs that are differentiated once
+                series = series + nan_from(order + 1, d)
+            out = torch.where(here, series, out)
+        return out
+
+    return function
+
+
+def _series(limits: Sequence[float], d: Tensor) -> Tensor:
+    """Return the Taylor polynomial of some derivatives, by Horner's rule."""
+    coefficients = [value / factorial(n) for n, value in enumerate(limits)]
+    series = d * coefficients[-1] + coefficients[-2]
+    for coefficient in reversed(coefficients[:-2]):
+        series = series * d + coefficient
+    return series

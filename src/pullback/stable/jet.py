@@ -36,7 +36,9 @@ def first_order(value: Function, slopes: Sequence[Function]) -> Function:
 
     def function(*xs: Tensor) -> Tensor:
         at = [x.detach() for x in xs]
-        s = _total([(x - a) * slope(*at) for x, a, slope in zip(_summable(xs), _summable(at), slopes, strict=True)])
+        s = _sum_of(
+            [(x - a) * slope(*at) for x, a, slope in zip(_in_sum_dtype(xs), _in_sum_dtype(at), slopes, strict=True)]
+        )
         return value(*at) - (s.detach() - s).to(xs[0].dtype)
 
     return function
@@ -64,7 +66,7 @@ def _pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
     return (g.to(working(g.dtype)).sum_to_size(shape) * slope).sum_to_size(x.shape).to(x.dtype)
 
 
-def _summable(xs: Sequence[Tensor]) -> list[Tensor]:
+def _in_sum_dtype(xs: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors, those that are broadcast in a dtype in which cotangents are summed up, as `_pulled_back` does."""
     shape = _broadcast(*xs)
     return [x if x.shape == shape else x.to(working(x.dtype)) for x in xs]
@@ -84,7 +86,7 @@ def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
     partials: dict[By, Function] = {(i,): slope for i, slope in enumerate(slopes)}
 
     def function(*xs: Tensor) -> Tensor:
-        point = _Point(xs, torch.Tensor.detach)
+        point = _ExpansionPoint(xs, torch.Tensor.detach)
         out, s = _expanded(value, partials, point)
         return out - (s.detach() - s).to(out.dtype)
 
@@ -101,15 +103,15 @@ def jet(value: Function, partials: Mapping[By, Function]) -> Function:
     order = max(map(len, partials))
 
     def function(*xs: Tensor) -> Tensor:
-        point = _Point(xs, stop_gradient)
+        point = _ExpansionPoint(xs, stop_gradient)
         out, s = _expanded(value, partials, point)
-        s = s + _error_from(order + 1, _total(point.steps))
+        s = s + _error_from(order + 1, _sum_of(point.steps))
         return out - (stop_gradient(s) - s).to(out.dtype)
 
     return function
 
 
-class _Point:
+class _ExpansionPoint:
     """Where a function is expanded.
 
     Attributes:
@@ -123,7 +125,7 @@ class _Point:
         self.xs = xs
         self.at = [stop(x) for x in xs]
         self.beyond = [~torch.isfinite(a) for a in self.at]
-        pairs = zip(_summable(xs), _summable(self.at), self.beyond, strict=True)
+        pairs = zip(_in_sum_dtype(xs), _in_sum_dtype(self.at), self.beyond, strict=True)
         self.steps = [torch.where(beyond, 0.0, x - a) for x, a, beyond in pairs]
 
     def near(self, i: int) -> Tensor:
@@ -132,7 +134,7 @@ class _Point:
         return torch.where(self.beyond[i], inverse, self.steps[i])
 
 
-def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -> tuple[Tensor, Tensor]:
+def _expanded(value: Function, partials: Mapping[By, Function], point: _ExpansionPoint) -> tuple[Tensor, Tensor]:
     """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others.
 
     A step meets the factor before it meets the others: the backward then multiplies the cotangent by 0 first, and not
@@ -156,16 +158,18 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
         terms.append(term if rest is None else rest * term)
         if len(by) <= _SIGNED:
             terms.append(_steep(factor, step, rest))
-            along = _total([point.steps[i] for i in dict.fromkeys(by)])
+            along = _sum_of([point.steps[i] for i in dict.fromkeys(by)])
             terms.append(_nan_where(factor.isnan(), len(by), along))
         else:
             unknown.append(~torch.isfinite(factor))
     if unknown:
-        terms.append(_nan_where(reduce(torch.logical_or, unknown), _SIGNED + 1, _total(point.steps)))
-    return out, _total(terms)
+        terms.append(_nan_where(reduce(torch.logical_or, unknown), _SIGNED + 1, _sum_of(point.steps)))
+    return out, _sum_of(terms)
 
 
-def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -> tuple[Tensor, dict[By, Tensor]]:
+def _with_asymptotes(
+    out: Tensor, factors: Mapping[By, Tensor], point: _ExpansionPoint
+) -> tuple[Tensor, dict[By, Tensor]]:
     """Return the value; where an input is infinite, as slope · input if that is the value, or if that is NaN.
 
     The slope depends on the other inputs: it is expanded to first order. Where it is, by both inputs, comes second.
@@ -186,11 +190,11 @@ def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -
         plain = fits if grown is None else fits & ~grown
         line = torch.where(_any_of(plain, factors[i,]), factors[i,], 0.0) * torch.where(_any_of(plain, x), x, 1.0)
         if grown is not None:
-            slope = torch.where(grown, factors[i,], 0.0) + _total([turn for _, turn in turns])
+            slope = torch.where(grown, factors[i,], 0.0) + _sum_of([turn for _, turn in turns])
             line = torch.where(grown, slope * torch.where(grown, x, 1.0), line)
         lines.append(torch.where(fits, line, 0.0))
         anywhere.append(fits)
-    total = torch.where(out.isnan(), out, 0.0) + _total(lines)
+    total = torch.where(out.isnan(), out, 0.0) + _sum_of(lines)
     return torch.where(reduce(torch.logical_or, anywhere), total, out), carried
 
 
@@ -204,7 +208,7 @@ def _any_of(mask: Tensor, x: Tensor) -> Tensor:
     return mask if mask.shape == x.shape else mask.to(torch.int32).sum_to_size(x.shape) > 0
 
 
-def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point: _Point) -> Tensor:
+def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point: _ExpansionPoint) -> Tensor:
     """Return 0 whose derivatives are NaN from an order on where an input is infinite and the derivative is not carried.
 
     A line has any slope that is a number or infinite, and 0 for the higher derivatives.
@@ -215,10 +219,10 @@ def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point
         unknown = unknown & ~carried[by]
     if len(set(by)) > 1:  # a value that is NaN in one input alone leaves the slopes by the others unchanged
         unknown = unknown & ~reduce(torch.logical_or, [point.at[i].isnan() for i in set(by)])
-    return _nan_where(unknown, len(by), _total([point.near(i) for i in dict.fromkeys(by)]))
+    return _nan_where(unknown, len(by), _sum_of([point.near(i) for i in dict.fromkeys(by)]))
 
 
-def _total(parts: Sequence[Tensor]) -> Tensor:
+def _sum_of(parts: Sequence[Tensor]) -> Tensor:
     total = parts[0]
     for part in parts[1:]:
         total = total + part

@@ -17,12 +17,20 @@ from pullback.graph.captures import Captures, captures_of
 from pullback.plan import while_current
 from pullback.stable import certificate
 from pullback.stable.certificate import Certificate
-from pullback.stable.filled import forms_with_holes_filled
-from pullback.stable.forms import DEVICE, DTYPES, Forms, forms_by, forms_by_rules, forms_of, key_of
-from pullback.stable.meant import Meaning
-from pullback.stable.orders import MOST
-from pullback.stable.quick import quick_forms, unnoticed
-from pullback.stable.written import is_as_written
+from pullback.stable.forms import (
+    DEVICE,
+    DTYPES,
+    Forms,
+    find_forms,
+    forms_of_certificate,
+    forms_of_filled_holes,
+    forms_of_rules,
+    key_of,
+)
+from pullback.stable.formula import is_as_written
+from pullback.stable.meaning import Meaning
+from pullback.stable.quick import quick_forms, without_side_effects
+from pullback.stable.tower import MAX_ORDER
 
 
 class StableForms:
@@ -31,8 +39,8 @@ class StableForms:
     def __init__(self, formula: Callable[..., Any]) -> None:
         self._formula = formula
         self._known: dict[torch.dtype, Forms | None] = {}
-        self._reads: Captures | None = None
-        self.given = object()
+        self._captures: Captures | None = None
+        self.version = object()
         """Version token; setting a certificate replaces it, which invalidates everything made from the forms."""
 
         @_torch.assume_constant_result
@@ -45,8 +53,8 @@ class StableForms:
             """Run while Dynamo traces: make the native form; return the number of orders it carries, 0 without one."""
             forms = self._of(dtype)
             # a compiled graph is differentiated at most one more time, an exported one any number of times
-            order = MOST if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiation_depth())
-            if forms is None or order > MOST:
+            order = MAX_ORDER if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiation_depth())
+            if forms is None or order > MAX_ORDER:
                 return 0
             forms.native.of(order)
             return order
@@ -88,24 +96,28 @@ class StableForms:
         """
         dtype, given = getattr(torch, found[0].dtype), {c.key: c for c in found}
         with _torch.tracing():
-            reads = self._renewed()
-            if reads.obstacle:
-                raise FormulaError(f"{found[0].name} may mean something else at the next call: {reads.obstacle}.")
+            captures = self._renewed()
+            if captures.obstacle:
+                raise FormulaError(f"{found[0].name} may mean something else at the next call: {captures.obstacle}.")
 
             def find(formula: Callable[..., Any], meaning: Meaning) -> Forms | None:
                 certificate = given.get(key_of(meaning, dtype))
-                return None if certificate is None else forms_of(certificate, meaning, self._written(formula, reads))
+                return (
+                    None
+                    if certificate is None
+                    else forms_of_certificate(certificate, meaning, self._written(formula, captures))
+                )
 
-            forms = _torch.apart(lambda: forms_by(self._formula, dtype, find))
+            forms = _torch.apart(lambda: find_forms(self._formula, dtype, find))
             if forms is None:
                 raise FormulaError(f"{found[0].name} is not what this formula is, nor a part of it.")
             self._known = {**self._known, dtype: forms}
-            self.given = object()
+            self.version = object()
 
     def keep(self, *found: Certificate) -> None:
         """Write certificates to the user's cache, where the next program finds them."""
         for one in found:
-            path = certificate.cached(one.key)
+            path = certificate.cache_path(one.key)
             try:
                 certificate.save(path, [one])
             except OSError as error:
@@ -125,18 +137,18 @@ class StableForms:
 
     def beside(self) -> Path | None:
         """Return the file of certificates beside the formula's module; `None` if it has no file."""
-        return certificate.beside_function(self._formula)
+        return certificate.path_beside_function(self._formula)
 
     def _of(self, dtype: torch.dtype) -> Forms | None:
-        reads, known = self._reads, self._known  # in this order: another thread renews the forms first
-        if reads is not None and dtype in known and reads.unchanged():
+        captures, known = self._captures, self._known  # in this order: another thread renews the forms first
+        if captures is not None and dtype in known and captures.unchanged():
             return known[dtype]
         complaints: list[str] = []
         with _torch.tracing():
-            reads = self._renewed()
+            captures = self._renewed()
             if dtype not in self._known:
                 # a formula with an obstacle may compute something else at the next call
-                forms = None if reads.obstacle or dtype not in DTYPES else self._look_up(dtype, complaints)
+                forms = None if captures.obstacle or dtype not in DTYPES else self._look_up(dtype, complaints)
                 self._known = {**self._known, dtype: forms}
             forms = self._known[dtype]
         for complaint in complaints:
@@ -144,46 +156,46 @@ class StableForms:
         return forms
 
     def _renewed(self) -> Captures:
-        """Return the reads of the formula; if they have changed, drop its forms first."""
-        if self._reads is None or not self._reads.unchanged():
+        """Return the captures of the formula; if they have changed, drop its forms first."""
+        if self._captures is None or not self._captures.unchanged():
             self._known = {}
-            self._reads = captures_of(self._formula)
-        return self._reads
+            self._captures = captures_of(self._formula)
+        return self._captures
 
     def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
         """Find the certificate for a dtype; without one, make forms by rules."""
         try:
-            places = [path for path in (self.beside(), certificate.cache()) if path is not None and _holds(path)]
+            places = [path for path in (self.beside(), certificate.cache_folder()) if path is not None and _holds(path)]
         except (OSError, RuntimeError):  # a folder that we may not enter, no home
             places = []
         found: Forms | None = _torch.apart(lambda: self._found(dtype, places, complaints))
         return found
 
     def _found(self, dtype: torch.dtype, places: Sequence[Path], complaints: list[str]) -> Forms | None:
-        reads = self._renewed()
+        captures = self._renewed()
 
         def find(formula: Callable[..., Any], meaning: Meaning) -> Forms | None:
-            key, written = key_of(meaning, dtype), self._written(formula, reads)
+            key, written = key_of(meaning, dtype), self._written(formula, captures)
             for place in places:
-                path = certificate.cached(key) if place.is_dir() else place
+                path = certificate.cache_path(key) if place.is_dir() else place
                 try:
                     for found in certificate.load(path, key):
-                        return forms_of(found, meaning, written)
+                        return forms_of_certificate(found, meaning, written)
                 except (ValueError, OSError, PullbackError) as error:  # the file may be anybody's
                     complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
             if formula is not self._formula:  # the parts of a formula are not tried: its first call would wait for each
                 return None
             quick = quick_forms(formula, meaning, dtype)
             if quick is None:
-                return forms_with_holes_filled(formula, meaning, dtype, written)
-            return forms_by_rules(quick, formula, meaning, dtype, written)
+                return forms_of_filled_holes(formula, meaning, dtype, written)
+            return forms_of_rules(quick, formula, meaning, dtype, written)
 
-        with unnoticed():
+        with without_side_effects():
             # a formula is cut into parts, which takes a while, only for certificates of them
-            return forms_by(self._formula, dtype, find, parts=bool(places))
+            return find_forms(self._formula, dtype, find, parts=bool(places))
 
-    def _written(self, formula: Callable[..., Any], reads: Captures) -> Callable[..., Tensor]:
-        return while_current(formula, reads, getattr(self._formula, "__name__", "the formula"))
+    def _written(self, formula: Callable[..., Any], captures: Captures) -> Callable[..., Tensor]:
+        return while_current(formula, captures, getattr(self._formula, "__name__", "the formula"))
 
 
 def _dtype_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
@@ -207,10 +219,10 @@ def _order(args: Sequence[Tensor]) -> int:
     """
     known, is_recorded = _torch.differentiation_depth(), _torch.in_proxy_tracing()
     if not is_recorded and not any(_torch.unwrapped(x).requires_grad for x in args):
-        return max(1, known) if known <= MOST else 0
-    if known > MOST - 2:
+        return max(1, known) if known <= MAX_ORDER else 0
+    if known > MAX_ORDER - 2:
         return 0
-    return known + 2 if known and not is_recorded else MOST
+    return known + 2 if known and not is_recorded else MAX_ORDER
 
 
 def _holds(place: Path) -> bool:

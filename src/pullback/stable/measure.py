@@ -1,22 +1,246 @@
-"""Errors of a formula at points, against the oracle."""
+"""TODO."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pullback.stable.formats import Floats
+from pullback.stable.formats import Floats, Mask, format_of, widened
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.oracle import Truth, exact, root_between
-from pullback.stable.reading import NEGLIGIBLE
-from pullback.stable.sampling import Domain, close_to, points
-from pullback.stable.summary import Point, Summary, summary
+from pullback.stable.oracle.balls import NEGLIGIBLE
+from pullback.stable.oracle.values import Truth, exact, root_between
+from pullback.stable.sampling import Domain, points_near, sample_points
 from pullback.stable.term import Term
-from pullback.stable.ulp import Errors, errors
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors, point by point.
+
+    Attributes:
+        ulp: in ulp, and where `subnormal` holds in distances between subnormals; 0 where no error is stated.
+        subnormal: whether the exact value is below the normal numbers.
+        stated: whether `ulp` is an error: there is an exact value, and the computed one is not spurious.
+        nan: whether NaN was computed where there is an exact value.
+        inf: whether ±∞ was computed where it is not right.
+        zero: whether 0 was computed where the exact value is a normal number or larger.
+        undecided: whether the exact value could not be had.
+        undefined: whether the point has no exact value.
+    """
+
+    ulp: Floats
+    subnormal: Mask
+    stated: Mask
+    nan: Mask
+    inf: Mask
+    zero: Mask
+    undecided: Mask
+    undefined: Mask
+
+    @property
+    def spurious(self) -> Mask:
+        """Whether a computed value is a spurious NaN, infinity or zero."""
+        return self.nan | self.inf | self.zero
+
+    def worst(self, other: Errors) -> Errors:
+        """Return the worse of two, computed at the same points, point by point."""
+        return Errors(
+            np.maximum(self.ulp, other.ulp),
+            self.subnormal,
+            self.stated & other.stated,
+            self.nan | other.nan,
+            self.inf | other.inf,
+            self.zero | other.zero,
+            self.undecided,
+            self.undefined,
+        )
+
+
+def errors(computed: torch.Tensor, truth: Truth) -> Errors:
+    """Return the errors of computed values, in their format, against exact ones: |value − (high + low)| / ulp(high).
+
+    Numbers beyond the largest count as the next one would, 2^(max_exponent + 1), so that rounding to it and overflow
+    are errors of ulps.
+
+    Raises:
+        OptionError: if their dtype is not one of the formats.
+    """
+    form, got = format_of(computed.dtype), widened(computed)
+    undecided = np.asarray(truth.undecided, dtype=np.bool_)
+    undefined = np.isnan(truth.high) & ~undecided
+    defined = ~undefined & ~undecided
+    size = np.abs(truth.high)
+    beyond = defined & (size > form.largest)
+    subnormal = defined & (size < form.smallest_normal)
+    infinite = np.isinf(got)
+    nan = defined & np.isnan(got)
+    inf = defined & infinite & ~(beyond & (np.sign(got) == np.sign(truth.high)))
+    zero = defined & (got == 0) & ~subnormal
+    stated = defined & ~(nan | inf | zero)
+    unit = form.ulp_exponent(truth.high)
+    after_largest = 2.0 ** (form.mantissa + 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = np.clip(np.ldexp(truth.high, -unit), -after_largest, after_largest)
+        rest = np.where(np.abs(exact) == after_largest, 0.0, np.ldexp(truth.low, -unit))
+        value = np.where(infinite, np.sign(got) * after_largest, np.ldexp(got, -unit))
+        error = np.where(stated, np.abs((value - exact) - rest), 0.0)
+    most = np.finfo(np.float64).max
+    return Errors(np.minimum(error, most), subnormal, stated, nan, inf, zero, undecided, undefined)
+
+
+Point = dict[str, float]
+"""A value for each variable."""
+
+_MANY = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The point of the largest error.
+
+    Attributes:
+        point: its coordinates.
+        got: the computed value.
+        exact: the exact value, rounded to float64.
+    """
+
+    point: Point
+    got: float
+    exact: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spurious:
+    """Values of one kind that should not be.
+
+    Attributes:
+        count: how many.
+        start: the point nearest to 0 that has one; `None` if there is none.
+    """
+
+    count: int = 0
+    start: Point | None = None
+
+    def __add__(self, other: Spurious) -> Spurious:
+        starts = [s.start for s in (self, other) if s.start is not None]
+        return Spurious(self.count + other.count, min(starts, key=_distance, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Errors of many points.
+
+    Attributes:
+        points: points whose exact value is a normal number or larger.
+        measured: those of them whose value is not spurious.
+        max_ulp: the largest error of those measured, in ulp.
+        worst: its point.
+        total_ulp: the sum of these errors.
+        above_4: number of points above 4 ulp or spurious.
+        nan: NaN where there is an exact value.
+        inf: wrong ±∞.
+        zero: 0 where the exact value is a normal number or larger.
+        subnormal_points: points whose exact value is below the normal numbers.
+        max_subnormal: the largest error there, in distances between subnormals.
+        undefined: points without an exact value; they do not count.
+        undecided: points whose exact value could not be computed; they do not count either.
+    """
+
+    points: int = 0
+    measured: int = 0
+    max_ulp: float = 0.0
+    worst: Worst | None = None
+    total_ulp: float = 0.0
+    above_4: int = 0
+    nan: Spurious = field(default_factory=Spurious)
+    inf: Spurious = field(default_factory=Spurious)
+    zero: Spurious = field(default_factory=Spurious)
+    subnormal_points: int = 0
+    max_subnormal: float = 0.0
+    undefined: int = 0
+    undecided: int = 0
+
+    @property
+    def mean_ulp(self) -> float:
+        """The mean error of the points measured; 0 if there is none."""
+        return self.total_ulp / self.measured if self.measured else 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is no spurious NaN, infinity or zero."""
+        return not (self.nan.count or self.inf.count or self.zero.count)
+
+    def __add__(self, other: Summary) -> Summary:
+        larger = self if self.max_ulp >= other.max_ulp and self.worst is not None else other
+        return Summary(
+            self.points + other.points,
+            self.measured + other.measured,
+            larger.max_ulp,
+            larger.worst,
+            self.total_ulp + other.total_ulp,
+            self.above_4 + other.above_4,
+            self.nan + other.nan,
+            self.inf + other.inf,
+            self.zero + other.zero,
+            self.subnormal_points + other.subnormal_points,
+            max(self.max_subnormal, other.max_subnormal),
+            self.undefined + other.undefined,
+            self.undecided + other.undecided,
+        )
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Summary:
+        """Return the summary that `dataclasses.asdict` took apart."""
+        parts = {name: Spurious(**fields[name]) for name in ("nan", "inf", "zero")}
+        worst = fields["worst"]
+        return cls(**{**fields, **parts, "worst": None if worst is None else Worst(**worst)})
+
+
+def summary_of(found: Errors, points: Mapping[str, Floats], computed: torch.Tensor, truth: Truth) -> Summary:
+    """Summarise the errors of values computed at some points."""
+    counted = ~(found.subnormal | found.undefined | found.undecided)
+    stated = counted & found.stated
+    ulp = np.where(stated, found.ulp, 0.0)
+    at = int(np.argmax(np.where(stated, found.ulp, -1.0))) if stated.any() else None
+    below = found.subnormal & found.stated
+    return Summary(
+        int(counted.sum()),
+        int(stated.sum()),
+        0.0 if at is None else float(found.ulp[at]),
+        None if at is None else Worst(_point(points, at), float(widened(computed[at])), float(truth.high[at])),
+        float(ulp.sum()),
+        int(((ulp > _MANY) | (counted & found.spurious)).sum()),
+        _spurious(found.nan, points),
+        _spurious(found.inf, points),
+        _spurious(found.zero, points),
+        int(found.subnormal.sum()),
+        float(np.max(found.ulp, where=below, initial=0.0)),
+        int(found.undefined.sum()),
+        int(found.undecided.sum()),
+    )
+
+
+def _spurious(mask: Mask, points: Mapping[str, Floats]) -> Spurious:
+    where = np.flatnonzero(mask)
+    if not len(where):
+        return Spurious()
+    distance = np.max([np.abs(x[where]) for x in points.values()], axis=0)
+    return Spurious(len(where), _point(points, int(where[np.argmin(distance)])))
+
+
+def _point(points: Mapping[str, Floats], at: int) -> Point:
+    return {name: float(x[at]) for name, x in points.items()}
+
+
+def _distance(point: Point) -> float:
+    return max(map(abs, point.values()))
+
 
 _ROOTS = 8
 _FAR = 1e6
@@ -29,7 +253,7 @@ Columns = Mapping[str, Floats]
 def measure(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[Summary]:
     """Return the errors of each quantity at some points of a dtype."""
     truths = exact(list(terms.values()), at, _negligible(dtype))
-    return summarise(run(formula, terms, dtype, at), truths, at)
+    return summarise(run_layouts(formula, terms, dtype, at), truths, at)
 
 
 def measure_sample(
@@ -37,13 +261,13 @@ def measure_sample(
 ) -> list[Summary]:
     """Return the errors of each quantity on a sample, with a closer look at where it is worst and at roots."""
     names = formula.variables
-    at = points(names, dtype, seed, domain)
+    at = sample_points(names, dtype, seed, domain)
     truths = exact(list(terms.values()), at, _negligible(dtype))
-    found = summarise(run(formula, terms, dtype, at), truths, at)
-    near = [point for s in found for point in _places(s)]
+    found = summarise(run_layouts(formula, terms, dtype, at), truths, at)
+    near = [point for s in found for point in _wrong_points(s)]
     if len(names) == 1:
-        near += [p for term, truth in zip(terms.values(), truths, strict=True) for p in _roots(term, truth, at)]
-    closer = close_to(near, names, dtype, seed, domain)
+        near += [p for term, truth in zip(terms.values(), truths, strict=True) for p in _root_points(term, truth, at)]
+    closer = points_near(near, names, dtype, seed, domain)
     if len(names) == 1:  # points in both sets would count twice
         (name,) = names
         closer = {name: np.setdiff1d(closer[name], at[name])}
@@ -57,7 +281,9 @@ def _negligible(dtype: torch.dtype) -> float:
     return 2.0**-1074 if dtype == torch.float64 else NEGLIGIBLE
 
 
-def run(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[list[Tensor]]:
+def run_layouts(
+    formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns
+) -> list[list[Tensor]]:
     """Compute each quantity on contiguous and on strided tensors.
 
     PyTorch's kernels use vector instructions for the first and scalar ones for the second, which may differ in bits.
@@ -75,32 +301,32 @@ def summarise(computed: list[list[Tensor]], truths: list[Truth], at: Columns) ->
     for ways, truth in zip(computed, truths, strict=True):
         worst = ways[0]
         for other in ways[1:]:
-            worst = _worse(worst, other, truth)
-        found.append(summary(errors(worst, truth), at, worst, truth))
+            worst = _pointwise_worse(worst, other, truth)
+        found.append(summary_of(errors(worst, truth), at, worst, truth))
     return found
 
 
-def _worse(a: Tensor, b: Tensor, truth: Truth) -> Tensor:
+def _pointwise_worse(a: Tensor, b: Tensor, truth: Truth) -> Tensor:
     """Return, of two tensors of values, at each point the one that is further off."""
     at = torch.nonzero((a != b) & ~(a.isnan() & b.isnan()))[:, 0]
     here = at.numpy()
     there = Truth(truth.high[here], truth.low[here], truth.undecided[here])
-    worse = _badness(errors(b[at], there)) > _badness(errors(a[at], there))
+    worse = _severity(errors(b[at], there)) > _severity(errors(a[at], there))
     return a.index_copy(0, at[torch.from_numpy(worse)], b[at][torch.from_numpy(worse)])
 
 
-def _badness(found: Errors) -> Floats:
+def _severity(found: Errors) -> Floats:
     badness: Floats = np.where(found.spurious, np.inf, found.ulp)
     return badness
 
 
-def _places(found: Summary) -> list[Point]:
+def _wrong_points(found: Summary) -> list[Point]:
     """Return where a summary shows wrong values."""
     worst = [] if found.worst is None else [found.worst.point]
     return worst + [s.start for s in (found.nan, found.inf, found.zero) if s.start is not None]
 
 
-def _roots(term: Term, truth: Truth, at: Columns) -> list[Point]:
+def _root_points(term: Term, truth: Truth, at: Columns) -> list[Point]:
     """Return the roots nearest to 0 of a term of one variable, between points of opposite sign."""
     ((name, x),) = at.items()
     sign = np.sign(truth.high)

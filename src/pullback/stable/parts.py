@@ -1,26 +1,135 @@
-"""A formula that is not pointwise, cut at its reductions, matrix products and views into its pointwise parts.
-
-A node of its graph is pointwise if its ATen ops are in the table of pointwise ops, on tensors of one dtype. Whether a
-whole part has a meaning as a formula is decided by `meaning_of`.
-"""
+"""TODO."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.proxy import GraphAppendingTracer
 
 from pullback import _torch
-from pullback.errors import FormulaError, PullbackError
+from pullback.errors import FormulaError, PullbackError, tell_mistake
 from pullback.ops.constants import VALUES
 from pullback.ops.registry import BY_ATEN, CONDITIONS
-from pullback.stable.meant import Meaning, meaning_of
-from pullback.stable.recording import examples, function_of, ops_of, recorded, variables_of
+from pullback.stable.formula import as_written
+from pullback.stable.meaning import Meaning, meaning_of
 from pullback.stable.term import Term, topological
-from pullback.stable.written import as_written
+
+_SHAPES = ((4, 4), (3,), (2, 4, 4), ())
+"""Of all inputs of an example: squares go through matrix products too."""
+_WRITING = frozenset(
+    f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul")
+) | {"setitem", "delitem"}
+_SETTINGS = torch.dtype | torch.device | torch.layout | torch.memory_format | type(...)
+
+
+def variables_of(formula: Callable[..., Any], name: str) -> tuple[str, ...]:
+    """Return the names of the parameters that a call has to give, all of them by position."""
+    try:
+        parameters = inspect.signature(formula).parameters.values()
+    except (ValueError, TypeError):
+        raise FormulaError(f"{name} does not say what it takes") from None
+    needed = [p for p in parameters if p.default is p.empty]
+    if not needed or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in needed):
+        raise FormulaError(f"{name} does not take a fixed number of tensors by position")
+    return tuple(p.name for p in needed)
+
+
+def record_graph(formula: Callable[..., Any], names: Sequence[str], name: str) -> fx.Graph:
+    """Return the graph of a formula, with placeholders of these names.
+
+    Raises:
+        FormulaError: if it decides by its tensors or their shapes, writes in place, or makes tensors.
+    """
+    graph = fx.Graph()
+    tracer = GraphAppendingTracer(graph)
+    tracer.root = None  # type: ignore[attr-defined]  # which an op among the functions asks for
+    try:
+        with as_written():
+            result = formula(*(fx.Proxy(graph.placeholder(n), tracer) for n in names))
+            graph.output(tracer.create_arg(result))
+    except Exception as error:  # any error of a user's function or torch.fx
+        tell_mistake(error, name)
+        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise FormulaError(f"{name} cannot be recorded for all shapes: {why}") from error
+    for node in graph.nodes:
+        if _writes(node):
+            raise FormulaError(f"{name} writes in place, with `{node.target}`: give a formula that does not")
+        fx.node.map_aggregate((node.args, node.kwargs), lambda value: _require_plain(value, name))
+    return graph
+
+
+def _require_plain(value: Any, name: str) -> None:
+    """Refuse arguments of a graph's nodes other than numbers and the like: a tensor made while recording."""
+    if value is not None and not isinstance(value, fx.Node | int | float | complex | str | slice | _SETTINGS):
+        raise FormulaError(f"{name} uses a {type(value).__name__} that is not among its inputs")
+
+
+def _writes(node: fx.Node) -> bool:
+    called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = called.endswith("_") and not called.endswith("__")
+    return node.op.startswith("call") and (in_place or called in _WRITING or "out" in node.kwargs)
+
+
+def example_inputs(function: Callable[..., Any], arity: int) -> Iterator[list[Tensor]]:
+    """Yield tensors that a function takes."""
+    for shape in _SHAPES:
+        random = torch.Generator().manual_seed(0)
+        tensors = [torch.rand(shape, generator=random, dtype=torch.float32, device="cpu") for _ in range(arity)]
+        try:
+            with as_written(), torch.no_grad():
+                function(*tensors)
+        except Exception:  # not a shape that it takes
+            continue
+        yield tensors
+
+
+def aten_ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return the ATen ops of a function and of its gradient, as text, and its result without tensors.
+
+    Return nothing if it raises.
+    """
+    rest: list[Any] = []
+
+    def both(*given: Tensor) -> list[Any]:
+        xs = [x.detach().requires_grad_() for x in given]
+        with torch.enable_grad():
+            leaves, spec = _torch.tree_leaves(function(*xs))
+        outs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        rest.append((spec, [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]))
+        live = [out for out in outs if out.requires_grad]
+        ones = [torch.ones_like(out) for out in live]
+        slopes = torch.autograd.grad(live, xs, ones, allow_unused=True) if live else ()
+        return [*outs, *slopes]
+
+    try:
+        with as_written(), _torch.without_fake_tensor_log():
+            code = _torch.trace_ops(both, *tensors).code
+    except Exception as error:  # any error of a user's function or the tracer
+        tell_mistake(error)
+        return ()
+    return code, rest[-1]
+
+
+def function_of_graph(graph: fx.Graph) -> Callable[..., Any]:
+    """Return a plain function that computes a graph without attributes; its parameters are the placeholders."""
+    code = graph.python_code("self")
+    scope = dict(code.globals)
+    exec(compile(code.src, "<a formula in parts>", "exec"), scope)
+    forward = scope["forward"]
+
+    def function(*tensors: Any) -> Any:
+        return forward(None, *tensors)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [node.name for node in graph.find_nodes(op="placeholder")]
+    function.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])  # type: ignore[attr-defined]
+    return function
+
 
 _MOST_INPUTS = 3
 _PLAIN = CONDITIONS | {"mul", "div", "neg", "abs", "sgn", "maximum", "minimum", "relu", "where", "floor", "ceil"}
@@ -30,7 +139,7 @@ _ROOTS = frozenset({"sqrt", "rsqrt"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PointwisePart:
     """A pointwise part of a formula.
 
     Attributes:
@@ -46,10 +155,10 @@ class Part:
     meaning: Meaning
 
 
-class Cut:
+class PartitionedFormula:
     """A formula of tensors as a graph of PyTorch's functions, with its pointwise nodes.
 
-    It may replace the formula if `is_meant` is true.
+    It may replace the formula if `is_faithful` is true.
     """
 
     def __init__(self, formula: Callable[..., Any]) -> None:
@@ -61,28 +170,28 @@ class Cut:
         self.name: str = getattr(formula, "__name__", type(formula).__name__)
         self._formula = formula
         self.variables = variables_of(formula, self.name)
-        self.graph = recorded(formula, self.variables, self.name)
+        self.graph = record_graph(formula, self.variables, self.name)
         self.pointwise = [node for node in self.graph.nodes if node.op.startswith("call")]
-        self._taken = list(examples(function_of(self.graph), self.arity))
+        self._taken = list(example_inputs(function_of_graph(self.graph), self.arity))
         if not self._taken:
             raise FormulaError(f"{self.name} takes no float tensors of one shape, by which its parts could be told")
         for tensors in self._taken:
             there = _pointwise(self.graph, tensors)
             self.pointwise = [node for node in self.pointwise if node in there]
 
-    def is_meant(self) -> bool:
+    def is_faithful(self) -> bool:
         """Whether the graph computes the formula and its gradient. The check takes some tenths of a second."""
-        made = function_of(self.graph)
-        pairs = [(ops_of(made, tensors), ops_of(self._formula, tensors)) for tensors in self._taken]
+        made = function_of_graph(self.graph)
+        pairs = [(aten_ops_of(made, tensors), aten_ops_of(self._formula, tensors)) for tensors in self._taken]
         return all(ours == theirs for ours, theirs in pairs) and any(theirs for _, theirs in pairs)
 
-    def require_meant(self) -> None:
+    def require_faithful(self) -> None:
         """Refuse a graph that does not compute the formula.
 
         Raises:
             FormulaError: if it does not.
         """
-        if not self.is_meant():
+        if not self.is_faithful():
             raise FormulaError(
                 f"{self.name} does what a graph of its functions does not show: it stops gradients, writes in place, "
                 "draws numbers, or asks what its inputs are"
@@ -93,9 +202,9 @@ class Cut:
         """How many tensors the formula takes."""
         return len(self.variables)
 
-    def parts(self, dtype: torch.dtype) -> list[Part]:
+    def parts(self, dtype: torch.dtype) -> list[PointwisePart]:
         """Return the pointwise parts of up to three inputs that a search may improve, each as large as it can be."""
-        found: list[Part] = []
+        found: list[PointwisePart] = []
         inside = set(self.pointwise)
         waiting = [n for n in self.pointwise if any(user not in inside for user in n.users)]
         seen = set(waiting)
@@ -135,7 +244,7 @@ class Cut:
 
     def _part(
         self, root: fx.Node, nodes: set[fx.Node], inputs: tuple[fx.Node, ...], dtype: torch.dtype, number: int
-    ) -> Part | None:
+    ) -> PointwisePart | None:
         if not 1 <= len(inputs) <= _MOST_INPUTS:
             return None
         graph = fx.Graph()
@@ -144,14 +253,14 @@ class Cut:
             if node in nodes:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(copies[root])
-        function = function_of(graph)
+        function = function_of_graph(graph)
         try:
             meaning = meaning_of(function, dtype)
         except PullbackError:
             return None
         text = str(meaning.term)
         function.__name__ = f"{self.name}, part {number}: {text if len(text) <= 60 else text[:59] + '…'}"
-        return Part(function, inputs, root, meaning)
+        return PointwisePart(function, inputs, root, meaning)
 
 
 def _pointwise(graph: fx.Graph, tensors: Sequence[Tensor]) -> dict[fx.Node, Any]:
@@ -165,23 +274,23 @@ def _pointwise(graph: fx.Graph, tensors: Sequence[Tensor]) -> dict[fx.Node, Any]
         elif node.op == "output":
             break
         else:
-            values[node], ops = _run(node, values)
+            values[node], ops = _run_node(node, values)
             if _is_pointwise(values[node], [values[n] for n in node.all_input_nodes], ops, tensors[0].dtype):
                 found[node] = values[node]
     return found
 
 
-def _run(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[Any, list[Any]]:
+def _run_node(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[Any, list[Any]]:
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     function: Any = node.target
-    with as_written(), _Called() as called:
+    with as_written(), _OpRecorder() as called:
         result = (
             getattr(args[0], function)(*args[1:], **kwargs) if node.op == "call_method" else function(*args, **kwargs)
         )
     return result, called.ops
 
 
-class _Called(_torch.DispatchMode):
+class _OpRecorder(_torch.DispatchMode):
     """Notes the ATen ops that run."""
 
     def __init__(self) -> None:
@@ -215,3 +324,42 @@ def _may_gain(term: Term) -> bool:
         return True
     # the square beneath a root overflows long before the root
     return any(below.op in ("mul", "div") for t in terms if t.op in _ROOTS for below in topological(t.args))
+
+
+Function = Callable[..., Tensor]
+
+
+def substitute_forms(
+    cut: PartitionedFormula, forms: Mapping[PointwisePart, Function], dtype: torch.dtype
+) -> Callable[..., Any]:
+    """Return the formula with some of its parts computed by other functions, for tensors of a dtype."""
+    by_root = {part.root: part for part in forms}
+    graph = fx.Graph()
+    copies: dict[fx.Node, Any] = {}
+    for node in cut.graph.nodes:
+        part = by_root.get(node)
+        if part is None:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        else:
+            function = _guarded_by_dtype(forms[part], part.function, dtype)
+            copies[node] = graph.call_function(function, tuple(copies[n] for n in part.inputs))
+    for node in reversed(cut.pointwise):  # nodes used by replaced parts only
+        if not copies[node].users:
+            graph.erase_node(copies[node])
+    return function_of_graph(graph)
+
+
+def _guarded_by_dtype(form: Function, written: Function, dtype: torch.dtype) -> Function:
+    """Return a form for tensors of its dtype; for other arguments it runs the part as written.
+
+    Inside a formula there are other arguments: integers, sizes, widened values. A form need not read all inputs that
+    its result is broadcast from.
+    """
+
+    def part(*xs: Any) -> Tensor:
+        for x in xs:
+            if not isinstance(x, Tensor) or x.dtype != dtype or x.device.type != "cpu":
+                return written(*xs)
+        return form(*xs).expand(torch.broadcast_tensors(*xs)[0].shape)
+
+    return part

@@ -20,23 +20,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback.errors import DerivativeError, tell_mistake
-from pullback.stable import quick_points, quick_rules
+from pullback.stable import trial
 from pullback.stable.certificate import By
-from pullback.stable.complements import resolved
-from pullback.stable.derive import derivative
-from pullback.stable.emit import emit
+from pullback.stable.derivative import derivative
 from pullback.stable.evaluate import evaluate
 from pullback.stable.formats import Floats, format_of, widened
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.holes import filled, holes
-from pullback.stable.meant import Meaning
-from pullback.stable.piecewise import Program
-from pullback.stable.quick_dispute import exact, limit
-from pullback.stable.quick_trial import Verdict, Way, judged, keeps_special
-from pullback.stable.rewrite import rewritten
-from pullback.stable.singular import singular_at
+from pullback.stable.meaning import Meaning
+from pullback.stable.piecewise import Piecewise, emit
+from pullback.stable.rewriting import rewrite, tidy, without_cancellation
+from pullback.stable.rules import STEEP, differentiable_rules, final_rules, final_rules_in_float64
+from pullback.stable.singularities import removable_holes, singular_subterms, with_limits
 from pullback.stable.term import Term, topological, variables
-from pullback.stable.tidy import tidy
+from pullback.stable.trial import Evaluation, TrialOutcome, compare, keeps_special_values, mpmath_limit, mpmath_value
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_VARIABLES, _MOST_TERMS, _MOST_SINGULAR = 3, 400, 8
@@ -65,7 +61,7 @@ class QuickForms:
 
 
 @contextmanager
-def unnoticed() -> Iterator[None]:
+def without_side_effects() -> Iterator[None]:
     """Call a user's formula an extra time, unnoticed: without warnings, and with the random state restored."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
@@ -79,11 +75,11 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     drafts = drafts_of(meaning)
     if drafts is None:
         return None
-    places = holes(meaning.term, dtype)
+    places = removable_holes(meaning.term, dtype)
     try:
         with torch.no_grad():
-            places = left_open(Formula(function), places, dtype)
-            bench = _Bench(Formula(function), meaning, dtype, _turning(meaning.term, drafts), places)
+            places = unfilled_holes(Formula(function), places, dtype)
+            bench = _Trial(Formula(function), meaning, dtype, _terms_with_roots(meaning.term, drafts), places)
     except Exception as error:  # any error of a user's function, such as one that refuses float64 or the values
         tell_mistake(error, meaning.name)
         return None
@@ -141,9 +137,9 @@ class Draft:
     holes: tuple[float, ...] = ()
 
     @property
-    def program(self) -> Program:
+    def program(self) -> Piecewise:
         """Program of the term."""
-        return Program.of(self.term, self.wide)
+        return Piecewise.of(self.term, self.wide)
 
     def derivative(self, by: str) -> Draft:
         """Return the draft of a derivative, made with the same rules.
@@ -153,26 +149,26 @@ class Draft:
         """
         used = dict.fromkeys(self.rules)
         raw = tidy(derivative(self.base, by))
-        made = Draft.of(tidy(rewritten(raw, quick_rules.first(), used, again=True)), tuple(used), self.wide)
+        made = Draft.of(tidy(rewrite(raw, differentiable_rules(), used, to_fixpoint=True)), tuple(used), self.wide)
         return made.filled(made.base, by, self.holes)
 
     def filled(self, exact: Term, name: str, places: Sequence[float]) -> Draft:
         """Return the draft with the limits that a term of one variable has at its holes."""
-        return replace(self, term=filled(self.term, exact, name, places), holes=tuple(places))
+        return replace(self, term=with_limits(self.term, exact, name, places), holes=tuple(places))
 
     @classmethod
     def of(cls, base: Term, rules: Sequence[str], wide: bool = False) -> Draft:
         """Apply the last rules."""
         used: dict[str, None] = {}
-        last = quick_rules.last_in_float64() if wide else quick_rules.last()
-        term = tidy(rewritten(base, last, used, again=False))
+        final = final_rules_in_float64() if wide else final_rules()
+        term = tidy(rewrite(base, final, used, to_fixpoint=False))
         return cls(base, term, tuple(rules), tuple(used), wide)
 
 
 def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
     """Return the rewritten terms of the value and the derivatives; `None` if no rule applies, or they are too large."""
     used: dict[str, None] = {}
-    base = tidy(rewritten(tidy(meaning.term), quick_rules.first(), used, again=True))
+    base = tidy(rewrite(tidy(meaning.term), differentiable_rules(), used, to_fixpoint=True))
     found: dict[By, Draft] = {}
     raw: dict[By, Term] = {(): base}
     for by in (by for n in range(3) for by in combinations_with_replacement(meaning.variables, n)):
@@ -184,23 +180,23 @@ def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
         if len(terms) > _MOST_TERMS:
             return None
         applied = dict(used)
-        raw[by] = tidy(rewritten(raw[by], quick_rules.first(), applied, again=True))
-        steep = [f"the derivative of {op}" for op in sorted({t.op for t in topological([base])} & quick_rules.STEEP)]
+        raw[by] = tidy(rewrite(raw[by], differentiable_rules(), applied, to_fixpoint=True))
+        steep = [f"the derivative of {op}" for op in sorted({t.op for t in topological([base])} & STEEP)]
         found[by] = Draft.of(raw[by], (*applied, *(steep if by else ())))
     return found if any((*draft.rules, *draft.last) for draft in found.values()) else None
 
 
-def _turning(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
+def _terms_with_roots(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
     """Return the terms whose roots are looked at: the results, and subterms at whose zeros an op is singular.
 
     Of several variables there are too many results of second order.
     """
     several = len({name for by in drafts for name in by}) > 1
     results = [draft.term for by, draft in drafts.items() if not several or len(by) < 2]
-    return list(dict.fromkeys([*results, *singular_at([written, *results])[:_MOST_SINGULAR]]))
+    return list(dict.fromkeys([*results, *singular_subterms([written, *results])[:_MOST_SINGULAR]]))
 
 
-def left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
+def unfilled_holes(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
     """Return the holes of a term at which the formula gives NaN, and not a number of its author's choice."""
     if not places:
         return places
@@ -208,7 +204,7 @@ def left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list
     return [place for place, is_nan in zip(places, value.isnan().tolist(), strict=True) if is_nan]
 
 
-class _Bench:
+class _Trial:
     """Compares forms with the formula as written, at the same points."""
 
     def __init__(
@@ -223,12 +219,12 @@ class _Bench:
         self._names, self._dtype = meaning.variables, dtype
         self._name, self._term = meaning.name, meaning.term
         self._format, self._single = format_of(dtype), format_of(torch.float32)
-        groups = quick_points.groups(len(self._names), dtype)
-        self._groups = quick_points.with_roots(groups, [self._in_float64(term) for term in terms], dtype)
+        groups = trial.trial_points(len(self._names), dtype)
+        self._groups = trial.with_root_groups(groups, [self._in_float64(term) for term in terms], dtype)
         self._shape = self._groups[0].shape
         points = [torch.from_numpy(x.reshape(-1)) for x in self._groups]
         self._given, single = ([x.to(d) for x in points] for d in (dtype, torch.float32))
-        self._special = [torch.from_numpy(x).to(dtype) for x in quick_points.special(len(self._names))]
+        self._special = [torch.from_numpy(x).to(dtype) for x in trial.special_points(len(self._names))]
         with _Inline():
             self._written, self._written_special = (formula.run(xs, 2) for xs in (self._given, self._special))
             self._written_narrow = self._written if dtype == torch.float32 else formula.run(single, 2)
@@ -236,7 +232,7 @@ class _Bench:
         self._narrow, self._wide = (dict(zip(self._names, xs, strict=True)) for xs in (single, points))
         self._known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
 
-    def best(self, by: By, narrow: Draft) -> tuple[Function, Verdict, Draft] | None:
+    def best(self, by: By, narrow: Draft) -> tuple[Function, TrialOutcome, Draft] | None:
         """Return the best form of a quantity, with the verdict and its draft; `None` if each is worse somewhere."""
         of = Quantity(0, by)
         written = self._way(self._written[of], self._written_narrow[of], self._written_wide[of])
@@ -244,25 +240,25 @@ class _Bench:
         target = self._term
         for name in by:
             target = derivative(target, name)
-        (target,) = resolved([target])
+        (target,) = without_cancellation([target])
 
         @cache
         def exactly(row: int, place: int) -> float | None:
             point = {n: float(x[row, place]) for n, x in zip(self._names, self._groups, strict=True)}
             if (at := point[self._names[0]]) in self._holes:
-                return limit(target, self._names[0], at)
-            return exact(target, point)
+                return mpmath_limit(target, self._names[0], at)
+            return mpmath_value(target, point)
 
         for draft in self._both(narrow):
             draft = draft.filled(target, self._names[0], self._holes)
             form = emit(draft.program, self._names, self._dtype, " ".join((self._name, *by)), free)
             values = (evaluate(draft.term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
             way = self._way(form(*self._given), *values)
-            verdict = judged(way, written, self._format, self._single, exactly)
+            verdict = compare(way, written, self._format, self._single, exactly)
             special, wanted = widened(form(*self._special)), widened(self._written_special[of])
             if len(by) == 2:  # at a pole it may be of either sign, and so their sum
                 wanted = np.where(np.isinf(wanted), np.nan, wanted)
-            if not verdict.worse and keeps_special(special, wanted, self._format):
+            if not verdict.worse and keeps_special_values(special, wanted, self._format):
                 return form, verdict, draft
         return None
 
@@ -282,13 +278,13 @@ class _Bench:
 
     def agrees(self, draft: Draft) -> bool:
         """Whether the term of the value has a value wherever the formula has one: it may be more than its term."""
-        form = emit(Program.of(draft.term), self._names, self._dtype, self._name)
+        form = emit(Piecewise.of(draft.term), self._names, self._dtype, self._name)
         both = ((self._given, self._written), (self._special, self._written_special))
         return not any(bool((form(*xs).isnan() & ~written[Quantity(0, ())].isnan()).any()) for xs, written in both)
 
     def _in_float64(self, term: Term) -> Callable[[Sequence[Floats]], Floats]:
-        form = emit(Program.of(term), self._names, torch.float64, self._name)
+        form = emit(Piecewise.of(term), self._names, torch.float64, self._name)
         return lambda points: widened(form(*map(torch.from_numpy, points)))
 
-    def _way(self, *results: Tensor) -> Way:
-        return Way(*(widened(x).reshape(self._shape) for x in results))
+    def _way(self, *results: Tensor) -> Evaluation:
+        return Evaluation(*(widened(x).reshape(self._shape) for x in results))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pullback.errors import OptionError
 from pullback.report.text import clean_line
-from pullback.stable.summary import Point, Spurious, Summary
+from pullback.stable.measure import Point, Spurious, Summary
 
 if TYPE_CHECKING:
     from rich.console import Console

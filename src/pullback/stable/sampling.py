@@ -8,14 +8,19 @@ ones. The same seed gives the same points.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pullback.errors import OptionError
 from pullback.stable.formats import Floats, Format, format_of
+from pullback.stable.oracle.values import exact
+from pullback.stable.term import Term, topological
 
 Domain = Mapping[str, tuple[float, float]]
 """For a variable the closed interval that it is taken from; all numbers where it has none."""
@@ -28,7 +33,7 @@ _JOINT, _KINDS = 24000, (0.4, 0.4, 0.2)
 """Number of points of several variables, and the share of each kind."""
 
 
-def limits_of(name: str, variables: Sequence[str], domain: Domain | None) -> dict[str, tuple[float, float]]:
+def checked_domain(name: str, variables: Sequence[str], domain: Domain | None) -> dict[str, tuple[float, float]]:
     """Return the validated domain of a formula's variables.
 
     Raises:
@@ -45,7 +50,7 @@ def limits_of(name: str, variables: Sequence[str], domain: Domain | None) -> dic
     return limits
 
 
-def every(dtype: torch.dtype) -> Floats:
+def every_number(dtype: torch.dtype) -> Floats:
     """Return every finite number of a 16-bit format, in order; 0 and −0 both."""
     form = format_of(dtype)
     last = int(form.ordinal(np.array([form.largest]))[0])
@@ -61,7 +66,7 @@ def window(center: float, count: int, dtype: torch.dtype) -> Floats:
     return values[np.isfinite(values)]
 
 
-def points(
+def sample_points(
     variables: Sequence[str],
     dtype: torch.dtype,
     seed: int = 0,
@@ -87,14 +92,14 @@ def points(
     return _columns(variables, np.concatenate([rows, *_around(form, variables, near, random)]), form, intervals)
 
 
-def close_to(
+def points_near(
     near: Iterable[Mapping[str, float]],
     variables: Sequence[str],
     dtype: torch.dtype,
     seed: int = 0,
     domain: Domain | None = None,
 ) -> dict[str, Floats]:
-    """Return points of a format around some points alone, arguments as for `points`."""
+    """Return points of a format around some points alone, arguments as for `sample_points`."""
     form, random = format_of(dtype), np.random.default_rng(seed)
     rows = np.concatenate([np.empty((0, len(variables))), *_around(form, variables, near, random)])
     return _columns(variables, rows, form, _intervals(variables, domain))
@@ -211,3 +216,109 @@ def _around(
             steps = np.arange(-count // 2, count // 2)[:, None]
         found.append(form.at_ordinal(center + steps))
     return found
+
+
+_CROSSING_RANGE, _PAIRS, _BISECTIONS = 200.0, 100, 30
+"""Range of magnitudes, number of lines, and bisections with which sign changes are searched."""
+REGION = 16
+"""Number of samples in a region; implementations are compared by region."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSamples:
+    """Points, sorted by the first variable, where a target has a value.
+
+    Attributes:
+        points: of each variable its values.
+        exact: of the target at these points, rounded to float64.
+    """
+
+    points: Mapping[str, Floats]
+    exact: Floats
+
+    def __len__(self) -> int:
+        return len(self.exact)
+
+    def at(self, rows: np.ndarray) -> TargetSamples:
+        """Return some of the samples, in the order of `rows`."""
+        return TargetSamples({name: x[rows] for name, x in self.points.items()}, self.exact[rows])
+
+    def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the points as tensors."""
+        return {name: torch.from_numpy(x).to(dtype) for name, x in self.points.items()}
+
+    def merged_with(self, more: TargetSamples) -> TargetSamples:
+        """Return these and more, sorted."""
+        joined = self.concatenated_with(more)
+        return joined.at(np.argsort(next(iter(joined.points.values())), kind="stable"))
+
+    def concatenated_with(self, more: TargetSamples) -> TargetSamples:
+        """Return these, then more."""
+        both = {name: np.concatenate([x, more.points[name]]) for name, x in self.points.items()}
+        return TargetSamples(both, np.concatenate([self.exact, more.exact]))
+
+    def thinned(self, count: int) -> TargetSamples:
+        """Return about `count` of the samples, evenly taken."""
+        step = max(1, len(self) // count)
+        return self.at(np.arange(0, len(self), step))
+
+    def in_regions(self, count: int) -> TargetSamples:
+        """Return about `count` of the samples in regions: neighbours are similar in every variable."""
+        count = max(1, min(count, len(self)) // REGION) * REGION
+        rows = np.sort(np.resize(np.unique(np.linspace(0, len(self) - 1, count).astype(int)), count))
+        axes = [x[rows] for x in self.points.values()]
+        bins = [(np.argsort(np.argsort(x, kind="stable")) * 6) // count for x in axes[:-1]]
+        return self.at(rows[np.lexsort((axes[-1], *bins[::-1]))])
+
+    def whole_regions(self) -> TargetSamples:
+        """Return the samples, some of them twice if need be for whole regions."""
+        return self.at(np.sort(np.resize(np.arange(len(self)), -(-len(self) // REGION) * REGION)))
+
+
+def samples_at(target: Term, at: Mapping[str, Floats]) -> TargetSamples:
+    """Return the points at which a target has a value."""
+    value = exact([target], at)[0].high
+    rows = np.flatnonzero(~np.isnan(value))
+    return TargetSamples(at, value).at(rows[np.argsort(next(iter(at.values()))[rows], kind="stable")])
+
+
+def sample_target(
+    target: Term,
+    names: Sequence[str],
+    dtype: torch.dtype,
+    seed: int,
+    domain: Domain,
+    near: Sequence[Mapping[str, float]] = (),
+) -> TargetSamples:
+    """Return samples over the whole range, and closely around some points; of one 16-bit variable every number."""
+    if dtype.itemsize == 2 and len(names) == 1:
+        low, high = domain.get(names[0], (-np.inf, np.inf))
+        x = every_number(dtype)
+        return samples_at(target, {names[0]: x[(x >= low) & (x <= high)]})
+    found = samples_at(target, sample_points(names, dtype, seed, domain, [*near, *_quarter_periods(target, names)]))
+    return found if len(names) == 1 else found.merged_with(_sign_crossings(target, found, dtype, seed))
+
+
+def _sign_crossings(target: Term, found: TargetSamples, dtype: torch.dtype, seed: int) -> TargetSamples:
+    """Return samples on the way to where a target of several variables changes its sign: bisection of pairs."""
+    near = np.max([np.abs(x) for x in found.points.values()], axis=0) < _CROSSING_RANGE
+    random, columns = np.random.default_rng(seed), np.stack(list(found.points.values()))
+    sides = [np.flatnonzero(near & (sign * found.exact > 0)) for sign in (1, -1)]
+    if not all(map(len, sides)):
+        return found.at(np.empty(0, int))
+    above, below = (columns[:, random.choice(side, _PAIRS)] for side in sides)
+    ways = []
+    for _ in range(_BISECTIONS):
+        middle = format_of(dtype).round((above + below) / 2)
+        at = dict(zip(found.points, middle, strict=True))
+        value = exact([target], at)[0].high
+        ways.append(TargetSamples(at, value).at(np.flatnonzero(~np.isnan(value))))
+        above, below = np.where(value > 0, middle, above), np.where(value < 0, middle, below)
+    return functools.reduce(TargetSamples.concatenated_with, ways)
+
+
+def _quarter_periods(target: Term, names: Sequence[str]) -> list[dict[str, float]]:
+    """Return the first multiples of π/2 for circular functions of one variable, which vanish and cancel there."""
+    if len(names) > 1 or not any(t.op in ("sin", "cos", "tan") for t in topological([target])):
+        return []
+    return [{names[0]: k * np.pi / 2} for k in range(-16, 17) if k]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pullback.dtypes import has_derivative
 from pullback.stable.forms import Forms
-from pullback.stable.written import as_written
+from pullback.stable.formula import as_written
 
 Flat = Callable[..., list[Any]]
 """A function of tensors alone that returns the leaves of its result as a list."""

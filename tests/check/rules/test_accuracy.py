@@ -256,7 +256,7 @@ def test_305_pytorch_is_right_at_its_kinks_and_nothing_is_said_of_jumps_and_cusp
 def test_without_ball_arithmetic_a_float64_run_is_what_there_is(monkeypatch):
     if not fork_is_clean():
         pytest.skip("the audit is done in a new interpreter, which has the module that is taken away here")
-    monkeypatch.setattr("pullback.stable.precision.flint", None)
+    monkeypatch.setattr("pullback.stable.oracle.balls.flint", None)
     findings = found("PB301", softplus())
     assert [f.severity for f in findings] == ["error", "warning"]
     assert all("in a float64 run of the same function" in f.message for f in findings)

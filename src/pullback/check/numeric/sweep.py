@@ -18,17 +18,16 @@ from pullback.check.case import copy_tensor
 from pullback.check.numeric.elementwise import ORDINARY, PASSED, Columns, Elementwise
 from pullback.check.trial import Raised
 from pullback.errors import DerivativeError, PullbackError
-from pullback.stable.derive import derivative
+from pullback.stable.derivative import derivative, exact_derivative
 from pullback.stable.evaluate import evaluate_all
 from pullback.stable.formats import Floats, Mask, format_of, widened
+from pullback.stable.formula import as_written
 from pullback.stable.graphs import terms_of
-from pullback.stable.oracle import Truth, exact
-from pullback.stable.reading import NEGLIGIBLE
-from pullback.stable.removable import exact_derivative
-from pullback.stable.sampling import points
+from pullback.stable.measure import Errors, errors
+from pullback.stable.oracle.balls import NEGLIGIBLE
+from pullback.stable.oracle.values import Truth, exact
+from pullback.stable.sampling import sample_points
 from pullback.stable.term import Term, topological, variables
-from pullback.stable.ulp import Errors, errors
-from pullback.stable.written import as_written
 
 _BESIDE = tuple(k * 2.0**-44 for k in (-2, -1, 1, 2))
 """Relative offsets from a point at which the stability of a float64 run is tested."""
@@ -246,7 +245,9 @@ class Sweeper:
         last: Raised | None = None
         for low, high in _DOMAINS:
             domain = dict.fromkeys(self.function.names, (low, high))
-            at = _thinned(points(self.function.names, dtype, self._seed, domain), low, high, torch.finfo(dtype).tiny)
+            at = _thinned(
+                sample_points(self.function.names, dtype, self._seed, domain), low, high, torch.finfo(dtype).tiny
+            )
             try:
                 self.function.run(dtype, at)
             except Raised as error:

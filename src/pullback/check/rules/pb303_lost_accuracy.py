@@ -79,7 +79,7 @@ from pullback.check.rules._accuracy import (
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding, Severity
 from pullback.stable.formats import Floats, Mask, format_of
-from pullback.stable.ulp import errors
+from pullback.stable.measure import errors
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

@@ -1,0 +1,1 @@
+"""Exact values of terms, by ball arithmetic of rising precision (python-flint)."""

@@ -1,0 +1,187 @@
+"""Searches, end to end: the programs at points that they were not made with."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from pullback.stable.evaluate import evaluate
+from pullback.stable.measure import errors, summary_of
+from pullback.stable.oracle.values import exact
+from pullback.stable.piecewise import Piecewise
+from pullback.stable.search.search import FormSearch, decided_branches
+from pullback.stable.term import parse, variables
+
+
+def fresh(names, domain, count=6000, seed=99):
+    """Return points of another sampler than the search's."""
+    random = np.random.default_rng(seed)
+    columns = {}
+    for name in names:
+        low, high = domain.get(name, (-np.inf, np.inf))
+        patterns = random.integers(0, 2**32, 4 * count, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        real = random.uniform(max(low, -100), min(high, 100), 4 * count).astype(np.float32)
+        x = np.where(random.random(4 * count) < 0.4, patterns, real)
+        x = x[np.isfinite(x)].astype(float)
+        columns[name] = x[(x >= low) & (x <= high)][:count]
+    size = min(map(len, columns.values()))
+    return {name: x[:size] for name, x in columns.items()}
+
+
+def measured(target, program, domain, dtype=torch.float32):
+    """Return the errors of a program, or of a term as it is written, at fresh points."""
+    at = fresh(variables(target) or ["x"], domain)
+    truth = exact([target], at)[0]
+    inputs = {name: torch.from_numpy(x).to(dtype) for name, x in at.items()}
+    value = program.run(inputs) if isinstance(program, Piecewise) else evaluate(program, inputs)
+    return summary_of(errors(value, truth), at, value, truth)
+
+
+@pytest.fixture(scope="module")
+def softplus():
+    return FormSearch(parse("log(1+exp(x))"), wide="never")
+
+
+@pytest.mark.parametrize("by", [(), ("x",)])
+def test_softplus_and_its_gradient_are_good_everywhere(softplus, by):
+    found = softplus.find(*by)
+    errors_ = measured(found.target, found.program, {})
+    assert errors_.max_ulp <= 4
+    assert errors_.clean
+    assert not any(wide for _, wide in found.program.terms())
+    assert not measured(found.target, found.target, {}).clean
+
+
+def test_a_search_is_made_once(softplus):
+    assert softplus.find("x") is softplus.find("x")
+
+
+@pytest.mark.parametrize("text", ["x*x + 1", "sin(x)", "exp(-x)", "x/(1 + x*x)", "erf(x)"])
+def test_never_worse_than_as_written(text):
+    found = FormSearch(parse(text), wide="never").find()
+    ours, written = measured(found.target, found.program, {}), measured(found.target, found.target, {})
+    assert ours.max_ulp <= max(written.max_ulp, 1.81)
+    assert (ours.nan.count, ours.inf.count, ours.zero.count) <= (
+        written.nan.count,
+        written.inf.count,
+        written.zero.count,
+    )
+
+
+@pytest.mark.parametrize("text", ["erf(x)", "lgamma(x)"])
+def test_what_has_no_better_form_stays_as_written(text):
+    domain = {"x": (2.5, 50.0)}
+    found = FormSearch(parse(text), domain, wide="never").find()
+    assert [t for t, _ in found.program.terms()] == [parse(text)]
+
+
+def test_float64_inside_rounds_to_the_nearest_or_so():
+    found = FormSearch(parse("x - tanh(x)")).find()
+    errors_ = measured(found.target, found.program, {})
+    assert errors_.max_ulp <= 1
+    assert errors_.clean
+
+
+POSITIVE = {"x": (1e-30, np.inf), "y": (1e-30, np.inf)}
+
+
+@pytest.mark.parametrize(
+    ("text", "by", "domain"),
+    [("exp(x)/(exp(x)+exp(y))", (), {}), ("x/(x+y)", ("x",), POSITIVE), ("x/(x+y)", ("y",), POSITIVE)],
+)
+@pytest.mark.few(1)
+def test_two_variables(text, by, domain):
+    found = FormSearch(parse(text), domain).find(*by)
+    errors_ = measured(found.target, found.program, domain)
+    assert errors_.max_ulp <= 1.2
+    assert errors_.clean
+
+
+def test_a_domain_is_all_that_counts():
+    domain = {"x": (0.25, 0.75)}
+    found = FormSearch(parse("log(x/(1-x))"), domain, wide="never").find()
+    assert measured(found.target, found.program, domain).max_ulp <= 4
+
+
+def test_without_a_point_in_its_domain_a_formula_stays():
+    found = FormSearch(parse("log(x)"), {"x": (-2.0, -1.0)}).find()
+    assert found.program == Piecewise.of(parse("log(x)"))
+
+
+@pytest.mark.parametrize("text", ["x - floor(x)", "where(x > 0.1, exp(x) - 1, x)", "maximum(x, 0)*0.5 + floor(x*0.25)"])
+def test_jumps_and_kinks(text):
+    found = FormSearch(parse(text)).find()
+    errors_ = measured(found.target, found.program, {})
+    assert errors_.max_ulp <= 1
+    assert errors_.clean
+
+
+def test_constants_that_are_not_exact_in_binary():
+    found = FormSearch(parse("0.1*x + 0.2*x")).find()
+    assert measured(found.target, found.program, {}).max_ulp <= 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_of_16_bits_every_number_is_right(dtype):
+    found = FormSearch(parse("x*sigmoid(x)"), dtype=dtype).find()
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    x = x[x.isfinite()]
+    at = {"x": x.double().numpy()}
+    truth = exact([found.target], at)[0]
+    value = found.program.run({"x": x})
+    errors_ = summary_of(errors(value, truth), at, value, truth)
+    assert errors_.max_ulp <= 0.51
+    assert errors_.clean
+
+
+@pytest.mark.slow
+def test_a_search_finds_the_same_in_every_process():
+    text = "1/(1 + exp(-x))"
+    script = f"""
+from pullback.stable.search.search import FormSearch
+from pullback.stable.term import parse
+print(*FormSearch(parse({text!r}), wide="never").find().program.lines(), sep="\\n")
+"""
+    other = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert other.stdout.splitlines() == FormSearch(parse(text), wide="never").find().program.lines()
+
+
+RIGHT = {"x": np.array([0.5, 1.0, 7.0, 1e30])}
+LEFT = {"x": -RIGHT["x"]}
+BOTH = {"x": np.array([-2.0, 0.0, 3.0])}
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "left"),
+    [
+        ("abs(x + 0.25)", "x + 0.25", "-(x + 0.25)"),
+        ("sgn(2*x)", "1", "-1"),
+        ("relu(x)", "x", "0"),
+        ("maximum(x, 0)", "x", "0"),
+        ("minimum(x, 0)", "0", "x"),
+        ("where(x > 0, log(x), exp(x))", "log(x)", "exp(x)"),
+        ("abs(where(x < 0, x, sqrt(x)))", "sqrt(x)", "-x"),
+        ("exp(x)", "exp(x)", "exp(x)"),
+    ],
+)
+def test_a_choice_that_falls_one_way_goes(text, right, left):
+    assert decided_branches(parse(text), RIGHT) is parse(right)
+    assert decided_branches(parse(text), LEFT) is parse(left)
+
+
+@pytest.mark.parametrize("text", ["abs(x)", "sgn(x)", "relu(x)", "maximum(x, 0)", "where(x > 0, x, 1)", "abs(log(x))"])
+def test_a_choice_that_falls_both_ways_stays(text):
+    assert decided_branches(parse(text), BOTH) is parse(text)
+
+
+def test_the_sign_of_zero_is_neither():
+    assert decided_branches(parse("sgn(x)"), {"x": np.array([0.0, 1.0])}) is parse("sgn(x)")

@@ -179,7 +179,7 @@ def _rows(
 
 
 def _cannot_run(formula: Formula, dtype: torch.dtype, order: int) -> str | None:
-    """Return why a function does not run in a dtype: some of PyTorch's kernels support only a few."""
+    """Reason why a function does not run in a dtype, if it does not: some of PyTorch's kernels support only a few."""
     try:
         formula.run([torch.ones(2, dtype=dtype) for _ in formula.variables], order)
     except RuntimeError as error:

@@ -90,7 +90,7 @@ class Certificate:
 
 
 def label(by: By) -> str:
-    """Return the name of a derivative: "value", "d/dx", "d²/dx²", "d²/dx dy"."""
+    """Name of a derivative: "value", "d/dx", "d²/dx²", "d²/dx dy"."""
     if not by:
         return "value"
     powers = {1: "", 2: "²", 3: "³"}
@@ -99,7 +99,7 @@ def label(by: By) -> str:
 
 
 def load(path: Path, key: Key | None = None) -> list[Certificate]:
-    """Return the certificates of a file, or those with a key; none if there is no such file.
+    """Certificates of a file, or those with a key; none if there is no such file.
 
     Raises:
         ValueError: if it is not a file of certificates.
@@ -144,12 +144,12 @@ def save(path: Path, certificates: Iterable[Certificate]) -> None:
 
 
 def path_beside(source: str) -> Path:
-    """Return the file of certificates of a module's file."""
+    """File of certificates of a module's file."""
     return Path(source).with_suffix(SUFFIX)
 
 
 def path_beside_function(function: Callable[..., Any]) -> Path | None:
-    """Return the file of certificates beside a function's module; `None` if it has no file."""
+    """File of certificates beside a function's module; `None` if it has no file."""
     try:
         source = inspect.getsourcefile(inspect.unwrap(function))
     except TypeError:
@@ -158,12 +158,12 @@ def path_beside_function(function: Callable[..., Any]) -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of certificates in the user's cache."""
+    """Folder of certificates in the user's cache."""
     return caches.root() / "certificates"
 
 
 def cache_path(key: Key) -> Path:
-    """Return the file in the user's cache for one key."""
+    """File in the user's cache for one key."""
     return cache_folder() / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}{SUFFIX}"
 
 

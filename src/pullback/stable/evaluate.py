@@ -1,4 +1,4 @@
-"""Runs terms with PyTorch's kernels, op by op."""
+"""Terms evaluated by PyTorch's kernels, op by op, and the inputs whose NaN reaches the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pullback.stable.term import CONST, LEAVES, NAMED, POLY, VAR, Term, topologi
 
 
 def evaluate(root: Term, inputs: Mapping[str, Tensor], known: dict[Term, Tensor] | None = None) -> Tensor:
-    """Return the value of a term on tensors of one dtype, by the names of its variables.
+    """Value of a term on tensors of one dtype, by the names of its variables.
 
     A constant is rounded to that dtype. A term without variables is as large as the first tensor. `known` holds the
     subterms that are computed already, and takes the others.
@@ -27,7 +27,7 @@ def evaluate(root: Term, inputs: Mapping[str, Tensor], known: dict[Term, Tensor]
 def evaluate_all(
     roots: Sequence[Term], inputs: Mapping[str, Tensor], known: dict[Term, Tensor] | None = None
 ) -> list[Tensor]:
-    """Return the values of several terms, each subterm computed once."""
+    """Values of several terms, each subterm computed once."""
     like = next(iter(inputs.values()))
     values = {} if known is None else known
     for term in topological(roots):
@@ -47,7 +47,7 @@ def evaluate_all(
 
 
 def constant_value(constant: Term) -> float:
-    """Return the value of a constant, rounded to float64."""
+    """Value of a constant, rounded to float64."""
     return VALUES[constant.value] if constant.op == NAMED else float(constant.value)
 
 
@@ -55,7 +55,7 @@ _PROBES = (0.0, -1.0, 1.0, 2.5, float("inf"), float("-inf"))
 
 
 def nan_inputs(root: Term) -> frozenset[str]:
-    """Return the variables whose NaN makes a term NaN, whatever the others are."""
+    """Variables whose NaN makes a term NaN, whatever the others are."""
     found: dict[Term, frozenset[str]] = {}
     for term in topological([root]):
         found[term] = _nan_inputs_of(term, found)

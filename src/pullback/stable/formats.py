@@ -52,7 +52,7 @@ class Format:
         return 2.0**self.min_exponent
 
     def ulp_exponent(self, x: Floats) -> NDArray[np.int32]:
-        """Return the exponent of the unit in the last place of each number's binade.
+        """Exponent of the unit in the last place of each number's binade.
 
         That is ⌊log₂ |x|⌋ − mantissa; below the normal numbers it is that of the lowest binade, above the largest
         number that of the highest.
@@ -66,13 +66,13 @@ class Format:
         return widened(torch.from_numpy(np.ascontiguousarray(x)).to(self.dtype))
 
     def ordinal(self, x: Floats) -> Ordinals:
-        """Return the positions of numbers of the format in its order: ±0 is at 0, each neighbour one further."""
+        """Positions of numbers of the format in its order: ±0 is at 0, each neighbour one further."""
         pattern = torch.from_numpy(np.ascontiguousarray(x)).to(self.dtype).view(self._integer).to(torch.int64).numpy()
         # A negative number's pattern, read as an integer, is the smallest integer plus its magnitude.
         return np.where(pattern >= 0, pattern, -(2 ** (self.bits - 1)) - pattern)
 
     def at_ordinal(self, position: Ordinals) -> Floats:
-        """Return the numbers at these positions; beyond the largest finite number there are infinities and NaN."""
+        """Numbers at these positions; beyond the largest finite number there are infinities and NaN."""
         pattern = np.where(position >= 0, position, -(2 ** (self.bits - 1)) - position)
         return widened(torch.from_numpy(np.ascontiguousarray(pattern)).to(self._integer).view(self.dtype))
 
@@ -82,7 +82,7 @@ class Format:
 
 
 def format_of(dtype: torch.dtype) -> Format:
-    """Return the format of a dtype.
+    """Format of a dtype.
 
     Raises:
         OptionError: if it is not one of float64, float32, bfloat16 and float16.
@@ -96,7 +96,7 @@ def format_of(dtype: torch.dtype) -> Format:
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that a program for inputs of some dtype computes in: float32 for the 16-bit ones."""
+    """Dtype that a program for inputs of some dtype computes in: float32 for the 16-bit ones."""
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 
@@ -104,6 +104,6 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def widened(values: torch.Tensor) -> Floats:
-    """Return the numbers of a tensor as float64, which holds all of every format exactly."""
+    """Numbers of a tensor as float64, which holds all of every format exactly."""
     array: Floats = values.detach().to(torch.float64).numpy()
     return array

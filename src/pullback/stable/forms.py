@@ -1,4 +1,9 @@
-"""Stable replacements of a formula: from a certificate, from rules, or from certificates of its pointwise parts."""
+"""Stable replacements of a formula: from a certificate, from rules, from its parts, or with its holes filled.
+
+At a removable hole c, where a formula is 0/0, its replacement is the Taylor polynomial about c, whose coefficients are
+limits: d = x − c is 0 there, so that only its derivatives matter. Everywhere else it is the formula as written, to the
+bit.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +75,7 @@ Find = Callable[[Callable[..., Any], Meaning], Forms | None]
 
 
 def find_forms(formula: Callable[..., Any], dtype: torch.dtype, find: Find, parts: bool = True) -> Forms | None:
-    """Return the forms of a formula, or the formula with the forms of its parts, if there are any and they may be."""
+    """Forms of a formula, or the formula with the forms of its parts, if there are any and they may be."""
     try:
         meaning = meaning_of(formula, dtype)
     except PullbackError:
@@ -98,7 +103,7 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
 
 
 def key_of(meaning: Meaning, dtype: torch.dtype) -> Key:
-    """Return the key under which the certificate of a formula is stored."""
+    """Key under which the certificate of a formula is stored."""
     return (str(meaning.term), meaning.variables, DTYPES[dtype], DEVICE)
 
 
@@ -109,7 +114,7 @@ def forms_of_rules(
     dtype: torch.dtype,
     written: Callable[..., Tensor],
 ) -> Forms:
-    """Return the forms that the quick rule pass gives; `written` is the formula, for derivatives beyond the second."""
+    """Forms that the quick rule pass gives; `written` is the formula, for derivatives beyond the second."""
     value = formula if found.value is None else found.value
     arity = sum(len(by) == 1 for by in found.derivatives)
     slopes = [found.derivatives[(i,)] for i in range(arity)]
@@ -125,7 +130,7 @@ def forms_of_rules(
 
 
 def forms_of_certificate(found: Certificate, meaning: Meaning, written: Callable[..., Tensor]) -> Forms:
-    """Return the forms of a certificate; `written` is its formula, for derivatives beyond the second.
+    """Forms of a certificate; `written` is its formula, for derivatives beyond the second.
 
     Raises:
         FormulaError: if they do not compute it.
@@ -209,7 +214,7 @@ class Hole:
 def forms_of_filled_holes(
     formula: Callable[..., Tensor], meaning: Meaning, dtype: torch.dtype, written: Callable[..., Tensor]
 ) -> Forms | None:
-    """Return the forms of a formula whose holes are filled; `None` if it has none with limits of all orders.
+    """Forms of a formula whose holes are filled; `None` if it has none with limits of all orders.
 
     `written` is the formula, for derivatives beyond the first.
     """
@@ -240,7 +245,7 @@ def forms_of_filled_holes(
 
 
 def _derivatives(term: Term, name: str) -> list[Term]:
-    """Return a term and its derivatives, as far as native forms carry them; none if there is one that has no term."""
+    """A term and its derivatives, as far as native forms carry them; empty if one of them has no term."""
     terms = [term]
     try:
         while len(terms) <= MAX_ORDER:
@@ -260,7 +265,7 @@ _AWAY = (1.0, -1.0, 0.5, 2.0, 3.0, -3.0)
 
 
 def _regular_point(terms: Sequence[Term], name: str, dtype: torch.dtype) -> float | None:
-    """Return a number at which terms are finite: its slopes are multiplied by the zeros that go past a hole."""
+    """A number at which terms are finite, in place of the inputs at holes: its slopes are multiplied by zeros there."""
     at = torch.tensor(_AWAY, dtype=dtype)
     known = [evaluate(term, {name: at}).isfinite() for term in terms]
     finite = [x for i, x in enumerate(_AWAY) if all(k[i] for k in known)]
@@ -278,7 +283,7 @@ def _with_limits_at_holes(formula: Function, holes: Sequence[Hole]) -> Function:
 
 
 def _with_taylor_at_holes(formula: Function, holes: Sequence[Hole], away: float, order: int) -> Function:
-    """Return a formula with the derivatives up to an order at its holes, and NaN for those beyond."""
+    """Formula with the derivatives up to an order at its holes, and NaN for those beyond."""
 
     def function(x: Tensor) -> Tensor:
         at_any = reduce(torch.logical_or, [x == hole.at for hole in holes])
@@ -296,7 +301,7 @@ def _with_taylor_at_holes(formula: Function, holes: Sequence[Hole], away: float,
 
 
 def _series(limits: Sequence[float], d: Tensor) -> Tensor:
-    """Return the Taylor polynomial of some derivatives, by Horner's rule."""
+    """Taylor polynomial of some derivatives, by Horner's rule."""
     coefficients = [value / factorial(n) for n, value in enumerate(limits)]
     series = d * coefficients[-1] + coefficients[-2]
     for coefficient in reversed(coefficients[:-2]):

@@ -1,4 +1,8 @@
-"""TODO."""
+"""A measured function: how it is called, its derivatives by autograd, and the terms of the exact ones.
+
+While a formula is traced for its terms, the ops that it calls compute their own formulas as written (`as_written`), and
+no stable forms: a term stands for what the author wrote.
+"""
 
 from __future__ import annotations
 
@@ -85,12 +89,12 @@ class Callee:
         return self.results(self._function, tensors)
 
     def results(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the floating-point results of a function with the same parameters."""
+        """Floating-point results of a function with the same parameters."""
         leaves, _ = _torch.tree_leaves(self.result(function, tensors))
         return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
     def result(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
-        """Return the result of a function with the same parameters, without residuals."""
+        """Result of a function with the same parameters, without residuals."""
         if self._signature is None:
             result = function(*tensors, **self._fixed)
         else:
@@ -130,7 +134,7 @@ def _is_function_class(function: Any) -> bool:
 
 
 def _signature_of(function: Any) -> inspect.Signature | None:
-    """Return the signature of a call; `None` if there is none to see (a built-in, `*args`)."""
+    """Signature of a call; `None` if there is none to see (a built-in, `*args`)."""
     try:
         if _is_function_class(function):
             parameters = list(inspect.signature(function.forward).parameters.values())
@@ -157,7 +161,7 @@ class Quantity:
     by: tuple[str, ...]
 
     def label(self, outputs: int) -> str:
-        """Return the name of the quantity, for a function with a number of results."""
+        """Name of the quantity, for a function with a number of results."""
         which = f"[{self.output}]" if outputs > 1 else ""
         if not self.by:
             return f"value{which}"
@@ -184,7 +188,7 @@ class Formula:
         self.name, self.variables = self._callee.name, self._callee.variables
 
     def run(self, tensors: Sequence[Tensor], order: int) -> dict[Quantity, Tensor]:
-        """Return the values and derivatives up to an order, as the function and autograd compute them.
+        """Values and derivatives up to an order, as the function and autograd compute them.
 
         Raises:
             FormulaError: if a result has another shape than the tensors.
@@ -200,7 +204,7 @@ class Formula:
         return {quantity: out.detach() for quantity, out in found.items()}
 
     def code(self, dtype: torch.dtype, order: int) -> str:
-        """Return the ATen ops that `run` runs, as text; empty if they cannot be recorded."""
+        """ATen ops that `run` runs, as text; empty if they cannot be recorded."""
         example = [torch.ones(3, dtype=dtype) for _ in self.variables]
         try:
             with _torch.without_fake_tensor_log():
@@ -231,7 +235,7 @@ class Formula:
             self._differentiate(Quantity(quantity.output, (*quantity.by, name)), slope, xs, order - 1, found)
 
     def result(self, tensors: Sequence[Tensor]) -> Any:
-        """Return the formula's result, of any type."""
+        """Result of the formula, of any type."""
         return self._callee.result(self._callee.formula, tensors)
 
     def terms(
@@ -241,7 +245,7 @@ class Formula:
         shapes: Sequence[tuple[int, ...]] = ((3,), (5,)),
         derive: Callable[[Term, str], Term] = exact_derivative,
     ) -> dict[Quantity, Term]:
-        """Return the terms of values and derivatives up to an order; for a relaxed op those of its relaxation.
+        """Terms of values and derivatives up to an order; for a relaxed op those of its relaxation.
 
         Args:
             dtype: of the tensors in the trace: the function may branch on it.
@@ -295,7 +299,7 @@ class Formula:
 
 
 def _why(error: Exception) -> str:
-    """Return the reason why a function could not be traced."""
+    """Reason why a function could not be traced."""
     if isinstance(error, _torch.DATA_DEPENDENT) or "data-dependent" in str(error):
         return "decides by the values of its tensors: accuracy is of formulas"
     return f"cannot be traced: {next(iter(str(error).strip().splitlines()), type(error).__name__)}"

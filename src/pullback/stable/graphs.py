@@ -24,7 +24,7 @@ _LOGICAL = frozenset({"logical_and", "logical_or", "logical_not"})
 
 
 def terms_of(module: fx.GraphModule, names: Sequence[str]) -> list[Term]:
-    """Return the terms of the floating-point results of a graph, recorded on tensors of one shape and dtype.
+    """Terms of the floating-point results of a graph, recorded on tensors of one shape and dtype.
 
     A Python number that is one of the known constants rounded to float64, or a simple multiple of one, means the
     constant; another float means the decimal that its author wrote.
@@ -53,7 +53,7 @@ def terms_of(module: fx.GraphModule, names: Sequence[str]) -> list[Term]:
 
 
 def to_graph(roots: Sequence[Term], names: Sequence[str], dtype: torch.dtype) -> fx.GraphModule:
-    """Return a graph of ATen ops that computes terms as `evaluate` does, on tensors of one shape and a dtype.
+    """Graph of ATen ops that computes terms as `evaluate` does, on tensors of one shape and a dtype.
 
     It takes the variables in the order of `names` and returns a list.
     """
@@ -83,7 +83,7 @@ def _of_node(node: fx.Node, found: Mapping[fx.Node, Any], like: Tensor) -> Any:
 
 
 def _given(node: fx.Node, found: Mapping[fx.Node, Any]) -> dict[str, Any]:
-    """Return the arguments of a node by name, numbers as terms."""
+    """Arguments of a node by name, numbers as terms."""
     parameters = _torch.op_parameters(node.target)
     given = {p.name: p.default for p in parameters if p.default is not p.empty}
     given |= dict(zip((p.name for p in parameters), node.args, strict=False))
@@ -110,7 +110,7 @@ def _ensure_pointwise(name: str, result: Tensor, like: Tensor) -> None:
 
 
 def _of_tensor(tensor: Tensor) -> Term:
-    """Return the constant of a tensor that the formula closes over, if all its elements are equal."""
+    """Constant of a tensor that the formula closes over, if all its elements are equal."""
     values = tensor.detach().flatten()
     if not len(values) or not bool((values == values[0]).all()):
         raise FormulaError("the formula holds a tensor of several values: make it an input")
@@ -122,7 +122,7 @@ def _of_tensor(tensor: Tensor) -> Term:
 
 
 def constant(value: float) -> Term:
-    """Return the exact constant of a number in a formula.
+    """Exact constant of a number in a formula.
 
     Raises:
         FormulaError: if it is infinite or NaN.
@@ -134,7 +134,7 @@ def constant(value: float) -> Term:
 
 @cache
 def _known() -> dict[float, Term]:
-    """Return simple multiples of known constants and of their reciprocals, the simplest term first."""
+    """Simple multiples of known constants and of their reciprocals, the simplest term first."""
     table: dict[float, Term] = {}
     for factor in (1, 2, Fraction(1, 2), 4, Fraction(1, 4), 3, Fraction(1, 3)):
         for sign in (1, -1):
@@ -147,7 +147,7 @@ def _known() -> dict[float, Term]:
 
 
 def _filled(template: Term, given: Mapping[str, Any]) -> Term:
-    """Return an ATen op's term with its arguments, truth values as 0 and 1, without adding 0 or multiplying by 1."""
+    """Term of an ATen op with its arguments, truth values as 0 and 1, without adding 0 or multiplying by 1."""
     made: dict[Term, Term] = {}
     for term in topological([template]):
         if term.op == "var":

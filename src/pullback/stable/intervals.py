@@ -1,4 +1,13 @@
-"""TODO."""
+"""Float64 bounds of exact values: terms over intervals, and equal terms whose intervals are tighter.
+
+PyTorch's float64 kernels are taken to be within 2⁻⁴⁸ of the exact value, relatively (16 ulp; `trigamma` 2⁻³⁰; `lgamma`
+and `digamma`, which have roots, by as much absolutely). That is an assumption: callers test the bounds against the
+oracle at some of the points. Nothing else is assumed: where a value overflows, cancels or cannot be bounded, the
+interval is wide, or the whole line.
+
+A formula that cancels has wide intervals. The forms that replace it do not cancel, so their intervals, computed in
+float64, are tight: `references` collects them from the quick rules and from the certificate.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +31,7 @@ from pullback.stable.term import CONST, NAMED, VAR, Term, const, topological
 
 
 def enclose(roots: Sequence[Term], points: Mapping[str, Tensor]) -> list[Interval]:
-    """Return intervals that hold the values of terms.
+    """Intervals that hold the values of terms.
 
     Args:
         roots: the terms.
@@ -60,7 +69,7 @@ def _constant(term: Term) -> Interval:
 
 
 def _sized(interval: Interval | Condition, like: Tensor) -> Interval:
-    """Return an interval expanded to the size of the input: that of a term without variables has none."""
+    """Interval expanded to the size of the input: that of a term without variables has none."""
     if isinstance(interval, Condition):
         raise FormulaError("there are no bounds for a condition")
     undefined = interval.undefined
@@ -78,7 +87,7 @@ References = dict[Quantity, tuple[Term, ...]]
 
 
 def references(function: Callable[..., Any], args: Mapping[str, Any], terms: Mapping[Quantity, Term]) -> References:
-    """Return other terms of the quantities of a function of one variable, for float32.
+    """Other terms of the quantities of a function of one variable, for float32.
 
     Args:
         function: whose exact values the terms are.
@@ -105,7 +114,7 @@ def references(function: Callable[..., Any], args: Mapping[str, Any], terms: Map
 
 
 def _certificates(formula: Callable[..., Any], meaning: Meaning) -> list[certificate.Certificate]:
-    """Return the certificate of a formula beside its module, or else in the user's cache."""
+    """Certificate of a formula beside its module, or else in the user's cache."""
     key = (str(meaning.term), meaning.variables, "float32", "cpu")
     for path in (certificate.path_beside_function(formula), certificate.cache_path(key)):
         try:
@@ -117,7 +126,7 @@ def _certificates(formula: Callable[..., Any], meaning: Meaning) -> list[certifi
 
 
 def _one_term(program: Piecewise, own: Term) -> Term:
-    """Return a program as one term with the same choices; the quantity's own term where it cannot be bounded."""
+    """Program as one term with the same choices; the quantity's own term where it cannot be bounded."""
     chosen: Term | None = None
     for piece in reversed(program.pieces):
         body = _one_term(piece.body, own) if isinstance(piece.body, Piecewise) else piece.body

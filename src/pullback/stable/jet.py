@@ -32,7 +32,7 @@ By = tuple[int, ...]
 
 
 def first_order(value: Function, slopes: Sequence[Function]) -> Function:
-    """Return a function for graphs of a first derivative in plain eager mode; it has no other."""
+    """Function for graphs of a first derivative in plain eager mode; it has no other."""
 
     def function(*xs: Tensor) -> Tensor:
         at = [x.detach() for x in xs]
@@ -45,7 +45,7 @@ def first_order(value: Function, slopes: Sequence[Function]) -> Function:
 
 
 def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
-    """Return the gradient of a function whose slopes are given: of its inputs and a cotangent, one for each input."""
+    """Gradient of a function whose slopes are given: of its inputs and a cotangent, one for each input."""
 
     def function(*given: Tensor) -> list[Tensor]:
         *xs, g = given
@@ -55,7 +55,7 @@ def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
 
 
 def _pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
-    """Return the cotangent of a tensor that may be broadcast.
+    """Cotangent of a tensor that may be broadcast.
 
     The cotangent is summed before it is multiplied by a slope that all elements share: (Σ gᵢ) · ∞ differs from
     Σ (gᵢ · ∞), which is NaN if the gᵢ have two signs.
@@ -67,19 +67,19 @@ def _pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
 
 
 def _in_sum_dtype(xs: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors, those that are broadcast in a dtype in which cotangents are summed up, as `_pulled_back` does."""
+    """Tensors, those that are broadcast in the dtype in which `_pulled_back` sums cotangents."""
     shape = _broadcast(*xs)
     return [x if x.shape == shape else x.to(working(x.dtype)) for x in xs]
 
 
 def _broadcast(*xs: Tensor) -> torch.Size:
-    """Return the shape that tensors are broadcast to; `torch.broadcast_shapes` imports SymPy."""
+    """Shape that tensors are broadcast to; `torch.broadcast_shapes` imports SymPy."""
     shape: torch.Size = torch.broadcast_tensors(*xs)[0].shape
     return shape
 
 
 def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
-    """Return `first_order` for the middle of a formula: its own value is right too, where that has NaN.
+    """`first_order` for the middle of a formula: its value is right also at infinite inputs and slopes.
 
     There s = (x − a) f₁(a) is ∞ − ∞ or 0 · ∞.
     """
@@ -94,7 +94,7 @@ def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
 
 
 def jet(value: Function, partials: Mapping[By, Function]) -> Function:
-    """Return the native form with the given derivatives; one of higher order raises a RuntimeError of PyTorch.
+    """Native form with the given derivatives; one of higher order raises a RuntimeError of PyTorch.
 
     Args:
         value: of the inputs.
@@ -129,13 +129,13 @@ class _ExpansionPoint:
         self.steps = [torch.where(beyond, 0.0, x - a) for x, a, beyond in pairs]
 
     def near(self, i: int) -> Tensor:
-        """Return the step of an input, and 1/x² where that is infinite or NaN: a function of x, too."""
+        """Step of an input, and 1/x² where that is infinite or NaN: a function of x, too."""
         inverse = torch.where(self.beyond[i], self.xs[i], 1.0).pow(-2)
         return torch.where(self.beyond[i], inverse, self.steps[i])
 
 
 def _expanded(value: Function, partials: Mapping[By, Function], point: _ExpansionPoint) -> tuple[Tensor, Tensor]:
-    """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others.
+    """Value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others.
 
     A step meets the factor before it meets the others: the backward then multiplies the cotangent by 0 first, and not
     by the factor of a higher derivative, with which it may overflow.
@@ -170,7 +170,7 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Expansio
 def _with_asymptotes(
     out: Tensor, factors: Mapping[By, Tensor], point: _ExpansionPoint
 ) -> tuple[Tensor, dict[By, Tensor]]:
-    """Return the value; where an input is infinite, as slope · input if that is the value, or if that is NaN.
+    """Value; where an input is infinite, as slope · input if that is the value, or if that is NaN.
 
     The slope depends on the other inputs: it is expanded to first order. Where it is, by both inputs, comes second.
     """
@@ -209,7 +209,7 @@ def _any_of(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point: _ExpansionPoint) -> Tensor:
-    """Return 0 whose derivatives are NaN from an order on where an input is infinite and the derivative is not carried.
+    """Zero whose derivatives are NaN from an order on where an input is infinite and the asymptote lacks the derivative.
 
     A line has any slope that is a number or infinite, and 0 for the higher derivatives.
     """
@@ -234,7 +234,7 @@ _SIGNED = 2
 
 
 def _steep(factor: Tensor, step: Tensor, rest: Tensor | None) -> Tensor:
-    """Return 0 with the derivatives of a product of zeros and a factor where that is infinite: 0 · ∞ would be NaN.
+    """Zero with the derivatives of a product of zeros and a factor where that is infinite: 0 · ∞ would be NaN.
 
     ∞ is replaced by two finite numbers whose product overflows. One multiplies each of two zeros, or both multiply the
     only one: a derivative of the product has both, any other a 0.
@@ -248,12 +248,12 @@ def _steep(factor: Tensor, step: Tensor, rest: Tensor | None) -> Tensor:
 
 
 def _nan_where(mask: Tensor, order: int, d: Tensor) -> Tensor:
-    """Return 0 whose derivatives by d = 0 are NaN from an order on where a mask is true."""
+    """Zero whose derivatives by d = 0 are NaN from an order on where a mask is true."""
     return torch.where(mask, nan_from(order, torch.where(mask, d, 1.0)), 0.0)
 
 
 def nan_from(order: int, d: Tensor) -> Tensor:
-    """Return 0 whose derivatives by d = 0 are 0 below an order, and NaN from there on.
+    """Zero whose derivatives by d = 0 are 0 below an order, and NaN from there on.
 
     ∞ − ∞, and not ∞ · 0: forward mode makes float64 of a single number times one of Python.
     """
@@ -262,7 +262,7 @@ def nan_from(order: int, d: Tensor) -> Tensor:
 
 
 def _error_from(order: int, x: Tensor) -> Tensor:
-    """Return 0 whose derivatives by x are 0 below an order; at that order PyTorch raises an error.
+    """Zero whose derivatives by x are 0 below an order; at that order PyTorch raises an error.
 
     A graph has native ops only, so one of these has to refuse. The derivative of `polygamma(n)` is `polygamma(n + 1)`,
     and n is a 64-bit integer, which PyTorch refuses if it is negative: beyond 2⁶³ − 1 it is. The tensor is

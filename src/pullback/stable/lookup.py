@@ -62,13 +62,13 @@ class StableForms:
         self._look_up_compiling, self._make_compiling = look_up, make
 
     def forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
-        """Return the stable forms for a call, if there are any for tensors like these."""
+        """Stable forms for a call, if there are any for tensors like these."""
         dtype = None if is_as_written() else _dtype_of(args, kwargs)
         forms = None if dtype is None else self._of(dtype)
         return None if forms is None or forms.arity != len(args) else forms
 
     def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        """Return the native form for transforms and tracers; `None` where the formula as written stands.
+        """Native form for transforms and tracers; `None` where the formula as written stands.
 
         That is where there are no forms, and for derivatives beyond the orders that native forms carry.
         """
@@ -77,7 +77,7 @@ class StableForms:
         return forms.native.of(order) if forms is not None and order else None
 
     def compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        """Return the native form where Dynamo traces the call: it guards on the attributes that this reads."""
+        """Native form where Dynamo traces the call: it guards on the attributes that this reads."""
         dtype = _dtype_of(args, kwargs)
         if dtype is None:
             return None
@@ -124,19 +124,19 @@ class StableForms:
                 warnings.warn(f"{path}: {error.strerror}; the certificate is used but not kept.", stacklevel=3)
 
     def certificates(self) -> list[Certificate]:
-        """Return those that are in use."""
+        """Certificates that are in use."""
         with _torch.tracing():
             self._renewed()
             return [c for forms in self._known.values() if forms is not None for c in forms.certificates]
 
     def dtypes(self) -> list[str]:
-        """Return the names of the dtypes for which there are forms, of those that were called so far."""
+        """Names of the dtypes for which there are forms, of those that were called so far."""
         with _torch.tracing():
             self._renewed()
             return [str(dtype).removeprefix("torch.") for dtype, forms in self._known.items() if forms is not None]
 
     def beside(self) -> Path | None:
-        """Return the file of certificates beside the formula's module; `None` if it has no file."""
+        """File of certificates beside the formula's module; `None` if it has no file."""
         return certificate.path_beside_function(self._formula)
 
     def _of(self, dtype: torch.dtype) -> Forms | None:
@@ -156,7 +156,7 @@ class StableForms:
         return forms
 
     def _renewed(self) -> Captures:
-        """Return the captures of the formula; if they have changed, drop its forms first."""
+        """Captures of the formula; if they have changed, drop its forms first."""
         if self._captures is None or not self._captures.unchanged():
             self._known = {}
             self._captures = captures_of(self._formula)
@@ -199,7 +199,7 @@ class StableForms:
 
 
 def _dtype_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
-    """Return the dtype of a call's arguments, if all are tensors that stable forms are made for."""
+    """Dtype of a call's arguments, if all are tensors that stable forms are made for."""
     if kwargs or not args or not isinstance(args[0], Tensor):
         return None
     dtype = args[0].dtype
@@ -212,7 +212,7 @@ def _dtype_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | No
 
 
 def _order(args: Sequence[Tensor]) -> int:
-    """Return the number of derivative orders to carry in a call; 0 for the formula as written, which has all.
+    """Number of derivative orders to carry in a call; 0 for the formula as written, which has all.
 
     A graph may be differentiated any number of times. So may a call that autograd records below transforms, where each
     order makes every call slower: two are carried.

@@ -1,4 +1,8 @@
-"""TODO."""
+"""Meaning of a formula: one term that is equal to it for every call, so that forms of the term may replace it.
+
+Such a formula returns one tensor like its inputs, depends on no property of them but the dtype, and has the derivatives
+of its term: it contains nothing that stops or replaces a gradient (`detach`, `no_grad`, a Function, a hook).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ class Meaning:
 
 
 def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
-    """Return the meaning of a formula of tensors of a dtype.
+    """Meaning of a formula of tensors of a dtype.
 
     Raises:
         FormulaError: if no single term is equal to it.

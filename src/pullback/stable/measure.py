@@ -1,4 +1,15 @@
-"""TODO."""
+"""Errors of computed values in units in the last place (ulp), and their summaries.
+
+Conventions. The error is |computed − exact| in ulp of the exact value: the spacing of the numbers of its binade, once
+it is rounded to float64 (Muller, "On the definition of ulp(x)", INRIA RR-5504, 2005, compares the alternatives). It is
+stated where the exact value is a normal number or larger; there ±∞ counts as the number after the largest finite one,
+so that beyond it ±∞ is right and the largest number one ulp off. NaN where there is an exact value, ±∞ where that is in
+range or of the other sign, and 0 where it is a normal number, are *spurious*: counted apart, they enter neither the
+largest error nor the mean. Where the exact value is below the normal numbers, 0 included, the error is stated apart, in
+the distance between subnormals.
+
+Summaries of disjoint sets of points add up, so that a measurement can be split among processes.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +60,7 @@ class Errors:
         return self.nan | self.inf | self.zero
 
     def worst(self, other: Errors) -> Errors:
-        """Return the worse of two, computed at the same points, point by point."""
+        """Worse of two, computed at the same points, point by point."""
         return Errors(
             np.maximum(self.ulp, other.ulp),
             self.subnormal,
@@ -63,7 +74,7 @@ class Errors:
 
 
 def errors(computed: torch.Tensor, truth: Truth) -> Errors:
-    """Return the errors of computed values, in their format, against exact ones: |value − (high + low)| / ulp(high).
+    """Errors of computed values, in their format, against exact ones: |value − (high + low)| / ulp(high).
 
     Numbers beyond the largest count as the next one would, 2^(max_exponent + 1), so that rounding to it and overflow
     are errors of ulps.
@@ -196,7 +207,7 @@ class Summary:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Summary:
-        """Return the summary that `dataclasses.asdict` took apart."""
+        """Summary from the dictionary that `dataclasses.asdict` made of one."""
         parts = {name: Spurious(**fields[name]) for name in ("nan", "inf", "zero")}
         worst = fields["worst"]
         return cls(**{**fields, **parts, "worst": None if worst is None else Worst(**worst)})
@@ -251,7 +262,7 @@ Columns = Mapping[str, Floats]
 
 
 def measure(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[Summary]:
-    """Return the errors of each quantity at some points of a dtype."""
+    """Errors of each quantity at some points of a dtype."""
     truths = exact(list(terms.values()), at, _negligible(dtype))
     return summarise(run_layouts(formula, terms, dtype, at), truths, at)
 
@@ -259,7 +270,7 @@ def measure(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype
 def measure_sample(
     formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, seed: int, domain: Domain | None
 ) -> list[Summary]:
-    """Return the errors of each quantity on a sample, with a closer look at where it is worst and at roots."""
+    """Errors of each quantity on a sample, with a closer look at where it is worst and at roots."""
     names = formula.variables
     at = sample_points(names, dtype, seed, domain)
     truths = exact(list(terms.values()), at, _negligible(dtype))
@@ -277,7 +288,7 @@ def measure_sample(
 
 
 def _negligible(dtype: torch.dtype) -> float:
-    """Return the magnitude below which errors in a dtype need no exact digits."""
+    """Magnitude below which errors in a dtype need no exact digits."""
     return 2.0**-1074 if dtype == torch.float64 else NEGLIGIBLE
 
 
@@ -296,7 +307,7 @@ def run_layouts(
 
 
 def summarise(computed: list[list[Tensor]], truths: list[Truth], at: Columns) -> list[Summary]:
-    """Return the errors of each quantity, the larger one at each point if it was computed in several ways."""
+    """Errors of each quantity, the larger one at each point if it was computed in several ways."""
     found = []
     for ways, truth in zip(computed, truths, strict=True):
         worst = ways[0]
@@ -307,7 +318,7 @@ def summarise(computed: list[list[Tensor]], truths: list[Truth], at: Columns) ->
 
 
 def _pointwise_worse(a: Tensor, b: Tensor, truth: Truth) -> Tensor:
-    """Return, of two tensors of values, at each point the one that is further off."""
+    """Of two tensors of values the one that is further off, point by point."""
     at = torch.nonzero((a != b) & ~(a.isnan() & b.isnan()))[:, 0]
     here = at.numpy()
     there = Truth(truth.high[here], truth.low[here], truth.undecided[here])
@@ -321,13 +332,13 @@ def _severity(found: Errors) -> Floats:
 
 
 def _wrong_points(found: Summary) -> list[Point]:
-    """Return where a summary shows wrong values."""
+    """Points at which a summary has its largest error or spurious values."""
     worst = [] if found.worst is None else [found.worst.point]
     return worst + [s.start for s in (found.nan, found.inf, found.zero) if s.start is not None]
 
 
 def _root_points(term: Term, truth: Truth, at: Columns) -> list[Point]:
-    """Return the roots nearest to 0 of a term of one variable, between points of opposite sign."""
+    """Roots nearest to 0 of a term of one variable, between points of opposite sign."""
     ((name, x),) = at.items()
     sign = np.sign(truth.high)
     known = np.flatnonzero(np.isfinite(truth.high) & (np.abs(x) < _FAR))

@@ -1,4 +1,12 @@
-"""TODO."""
+"""A formula that is not pointwise: its graph, its pointwise parts, and the graph with stable forms in their place.
+
+The graph is recorded by calling the formula with proxies of `torch.fx`, so it holds for all shapes. It is accepted only
+if it computes the formula: on examples both run the same ATen ops, those of the gradient included. This excludes
+everything that a proxy does not see: `no_grad`, a branch on `isinstance`, a random number.
+
+A node is pointwise if its ATen ops are in the registry, on tensors of one dtype. The graph is cut at reductions, matrix
+products and views; whether a whole part is equal to a term is decided by `meaning_of`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +36,7 @@ _SETTINGS = torch.dtype | torch.device | torch.layout | torch.memory_format | ty
 
 
 def variables_of(formula: Callable[..., Any], name: str) -> tuple[str, ...]:
-    """Return the names of the parameters that a call has to give, all of them by position."""
+    """Names of the parameters that a call has to give, all of them by position."""
     try:
         parameters = inspect.signature(formula).parameters.values()
     except (ValueError, TypeError):
@@ -40,7 +48,7 @@ def variables_of(formula: Callable[..., Any], name: str) -> tuple[str, ...]:
 
 
 def record_graph(formula: Callable[..., Any], names: Sequence[str], name: str) -> fx.Graph:
-    """Return the graph of a formula, with placeholders of these names.
+    """Graph of a formula, with placeholders of these names.
 
     Raises:
         FormulaError: if it decides by its tensors or their shapes, writes in place, or makes tensors.
@@ -89,7 +97,7 @@ def example_inputs(function: Callable[..., Any], arity: int) -> Iterator[list[Te
 
 
 def aten_ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return the ATen ops of a function and of its gradient, as text, and its result without tensors.
+    """ATen ops of a function and of its gradient, as text, and its result without tensors.
 
     Return nothing if it raises.
     """
@@ -116,7 +124,7 @@ def aten_ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tupl
 
 
 def function_of_graph(graph: fx.Graph) -> Callable[..., Any]:
-    """Return a plain function that computes a graph without attributes; its parameters are the placeholders."""
+    """Plain function that computes a graph without attributes; its parameters are the placeholders."""
     code = graph.python_code("self")
     scope = dict(code.globals)
     exec(compile(code.src, "<a formula in parts>", "exec"), scope)
@@ -203,7 +211,7 @@ class PartitionedFormula:
         return len(self.variables)
 
     def parts(self, dtype: torch.dtype) -> list[PointwisePart]:
-        """Return the pointwise parts of up to three inputs that a search may improve, each as large as it can be."""
+        """Pointwise parts of up to three inputs that a search may improve, each as large as it can be."""
         found: list[PointwisePart] = []
         inside = set(self.pointwise)
         waiting = [n for n in self.pointwise if any(user not in inside for user in n.users)]
@@ -221,7 +229,7 @@ class PartitionedFormula:
         return found
 
     def _cone(self, root: fx.Node) -> tuple[set[fx.Node], tuple[fx.Node, ...]]:
-        """Return the pointwise nodes that a node is computed by, with it, and the inputs of these.
+        """Pointwise nodes that a node is computed by, with it, and the inputs of these.
 
         Where there are more than two inputs, and all that comes of them passes through one value, that is the only
         input: a search in one variable takes seconds, one in three may take minutes.
@@ -332,7 +340,7 @@ Function = Callable[..., Tensor]
 def substitute_forms(
     cut: PartitionedFormula, forms: Mapping[PointwisePart, Function], dtype: torch.dtype
 ) -> Callable[..., Any]:
-    """Return the formula with some of its parts computed by other functions, for tensors of a dtype."""
+    """Formula with some of its parts computed by other functions, for tensors of a dtype."""
     by_root = {part.root: part for part in forms}
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {}
@@ -350,7 +358,7 @@ def substitute_forms(
 
 
 def _guarded_by_dtype(form: Function, written: Function, dtype: torch.dtype) -> Function:
-    """Return a form for tensors of its dtype; for other arguments it runs the part as written.
+    """Form for tensors of its dtype; for other arguments it runs the part as written.
 
     Inside a formula there are other arguments: integers, sizes, widened values. A form need not read all inputs that
     its result is broadcast from.

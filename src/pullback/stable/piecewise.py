@@ -1,4 +1,8 @@
-"""Programs that a search finds: terms, chosen by thresholds of one quantity, in working or in double precision."""
+"""Programs that a search finds: terms, chosen by thresholds of one quantity, in working or in double precision.
+
+A program has three renderings that agree bit for bit: `Piecewise.run` on tensors, the lines of text in a certificate
+(`lines`, `parse_piecewise`), and a plain Python function of torch ops, which every tracer can follow (`emit`).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ class Piecewise:
 
     @classmethod
     def of(cls, term: Term, wide: bool = False) -> Piecewise:
-        """Return the program that computes one term everywhere."""
+        """Program that computes one term everywhere."""
         return cls(None, (Piece(term, wide=wide),))
 
     def run(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -79,7 +83,7 @@ class Piecewise:
         return value
 
     def derivative(self, by: str) -> Piecewise:
-        """Return the program of a partial derivative: the derivative of each piece, with the same thresholds.
+        """Program of a partial derivative: the derivative of each piece, with the same thresholds.
 
         Raises:
             DerivativeError: if the table has no derivative for an op on the way.
@@ -103,7 +107,7 @@ class Piecewise:
                 yield from piece.body.branches()
 
     def nan_inputs(self) -> frozenset[str]:
-        """Return the variables whose NaN makes the result NaN, whichever piece is chosen."""
+        """Variables whose NaN makes the result NaN, whichever piece is chosen."""
         in_pieces = [p.body.nan_inputs() if isinstance(p.body, Piecewise) else nan_inputs(p.body) for p in self.pieces]
         # a NaN is not below any threshold
         decided = nan_inputs(self.branch) if self.branch is not None else frozenset()
@@ -118,7 +122,7 @@ class Piecewise:
                 yield piece.body, piece.wide
 
     def lines(self, indent: str = "") -> list[str]:
-        """Return it as text that `parse_piecewise` reads, one line for each piece."""
+        """Text that `parse_piecewise` parses, one line for each piece."""
         lines = []
         for piece in self.pieces:
             last = self.branch is None or piece.upper == float("inf")
@@ -134,7 +138,7 @@ _WIDE_MARK = "  [float64]"
 
 
 def show_branch(branch: Term | None) -> str:
-    """Return the text of the term that is compared with thresholds."""
+    """Text of the term that is compared with thresholds."""
     return "" if branch is None else show(branch)
 
 
@@ -175,7 +179,7 @@ def parse_piecewise(lines: Sequence[str], names: Collection[str] = ()) -> Piecew
 def emit(
     program: Piecewise, names: Sequence[str], dtype: torch.dtype, name: str, free: Collection[str] = ()
 ) -> Callable[..., Tensor]:
-    """Return a function of tensors of a dtype, in the order of `names`, that computes a program.
+    """Function of tensors of a dtype, in the order of `names`, that computes a program.
 
     The result is NaN where an input is, except for inputs in `free`. The attribute `source` holds its source. Only text
     of our own is executed: `name` is no part of it, and ops are those of the table.
@@ -196,7 +200,7 @@ def emit(
 
 
 def _parameter(name: str) -> str:
-    """Return an input's parameter name, renamed since a formula may call it `torch`, or `v0`."""
+    """Parameter name of an input, with a suffix since a formula may call it `torch`, or `v0`."""
     return f"{name}_in"
 
 
@@ -224,7 +228,7 @@ class _SourceWriter:
         return value
 
     def finished(self, result: str, hidden: Collection[str]) -> str:
-        """Return the result in its dtype, as a new tensor; NaN where an unread input is NaN."""
+        """Result in its dtype, as a new tensor; NaN where an unread input is NaN."""
         for x in map(_parameter, sorted(hidden)):
             result = f"torch.where({x} != {x}, {x}, {result})"
         if result in map(_parameter, self._names):

@@ -69,7 +69,7 @@ def without_side_effects() -> Iterator[None]:
 
 
 def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dtype) -> QuickForms | None:
-    """Return the forms that rules give of a formula; `None` if there are no better ones, or one might be worse."""
+    """Forms that rules give of a formula; `None` if there are no better ones, or one might be worse."""
     if dtype not in _DTYPES or not 0 < len(meaning.variables) <= _MOST_VARIABLES:
         return None
     drafts = drafts_of(meaning)
@@ -142,7 +142,7 @@ class Draft:
         return Piecewise.of(self.term, self.wide)
 
     def derivative(self, by: str) -> Draft:
-        """Return the draft of a derivative, made with the same rules.
+        """Draft of a derivative, made with the same rules.
 
         Raises:
             DerivativeError: if the table has no derivative for an op on the way.
@@ -153,7 +153,7 @@ class Draft:
         return made.filled(made.base, by, self.holes)
 
     def filled(self, exact: Term, name: str, places: Sequence[float]) -> Draft:
-        """Return the draft with the limits that a term of one variable has at its holes."""
+        """Draft with the limits that a term of one variable has at its holes."""
         return replace(self, term=with_limits(self.term, exact, name, places), holes=tuple(places))
 
     @classmethod
@@ -166,7 +166,7 @@ class Draft:
 
 
 def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
-    """Return the rewritten terms of the value and the derivatives; `None` if no rule applies, or they are too large."""
+    """Rewritten terms of the value and the derivatives; `None` if no rule applies, or they are too large."""
     used: dict[str, None] = {}
     base = tidy(rewrite(tidy(meaning.term), differentiable_rules(), used, to_fixpoint=True))
     found: dict[By, Draft] = {}
@@ -187,7 +187,7 @@ def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
 
 
 def _terms_with_roots(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
-    """Return the terms whose roots are looked at: the results, and subterms at whose zeros an op is singular.
+    """Terms whose roots are looked at: the results, and subterms at whose zeros an op is singular.
 
     Of several variables there are too many results of second order.
     """
@@ -197,7 +197,7 @@ def _terms_with_roots(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
 
 
 def unfilled_holes(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
-    """Return the holes of a term at which the formula gives NaN, and not a number of its author's choice."""
+    """Holes of a term at which the formula gives NaN, and not a number of its author's choice."""
     if not places:
         return places
     (value,) = formula.run([torch.tensor(places, dtype=dtype)], 0).values()
@@ -233,7 +233,7 @@ class _Trial:
         self._known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
 
     def best(self, by: By, narrow: Draft) -> tuple[Function, TrialOutcome, Draft] | None:
-        """Return the best form of a quantity, with the verdict and its draft; `None` if each is worse somewhere."""
+        """Best form of a quantity, with the verdict and its draft; `None` if each is worse somewhere."""
         of = Quantity(0, by)
         written = self._way(self._written[of], self._written_narrow[of], self._written_wide[of])
         free = {name for name in set(self._names) - set(variables(narrow.term)) if by and not self._shows(name, of)}

@@ -72,7 +72,7 @@ class Accuracy:
     torch: str
 
     def row(self, dtype: str, of: str = "value") -> Row:
-        """Return the row of a dtype and quantity.
+        """Row of a dtype and quantity.
 
         Raises:
             OptionError: if there is none.
@@ -83,12 +83,12 @@ class Accuracy:
         raise OptionError(f"{of!r} in {dtype} was not measured: {', '.join(f'{r.of} in {r.dtype}' for r in self.rows)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary for `json`: infinities and NaN are text."""
+        """Dictionary for `json`: infinities and NaN are text."""
         written: dict[str, Any] = _finite(asdict(self))
         return written
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """JSON text of `to_dict`."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ def _finite(value: Any) -> Any:
 
 
 def render_text(measured: Accuracy) -> str:
-    """Return the table as plain text."""
+    """Table as plain text."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=_TEXT_WIDTH, no_color=True, force_terminal=False, force_jupyter=False)
@@ -147,7 +147,7 @@ def _heading(measured: Accuracy) -> str:
 
 
 def _limits(name: str, low: float, high: float) -> list[str]:
-    """Return the ends of an interval as comparisons; an end next to a rounder number is shown as that number, open."""
+    """Ends of an interval as comparisons; an end next to a rounder number is shown as that number, open."""
     found = []
     for end, towards, sign in ((low, -math.inf, ">"), (high, math.inf, "<")):
         if math.isfinite(end):
@@ -203,7 +203,7 @@ def _share(count: int, of: int) -> str:
 
 
 def _notes(measured: Accuracy) -> list[str]:
-    """Return the notes: inputs measured, source of the exact values, and dtypes that do not run."""
+    """Notes: inputs measured, source of the exact values, and dtypes that do not run."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in measured.rows:
         names = groups.setdefault(_basis(row), [])

@@ -1,4 +1,10 @@
-"""TODO."""
+"""Rewriting of terms by equations, from left to right, without a search.
+
+`rewrite` applies the most specific rule at each subterm, operands first. `tidy` shortens a term without changing a bit
+of its result. `without_cancellation` replaces differences that no precision resolves: 1 − sigmoid(x) is e⁻ˣ for large
+x, so at x = 6000 a ball of 8192 bits contains 0, and its logarithm is unbounded. No precision proves that sin(πx) is 0
+at an integer, or eˣ − e⁻⁴ at −4. These identities hold for all real numbers, so a term keeps its values and its holes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +39,7 @@ def parse_rules(table: str) -> Iterator[RewriteRule]:
 
 
 def rewrite(root: Term, rules: tuple[RewriteRule, ...], used: dict[str, None], to_fixpoint: bool) -> Term:
-    """Return a term with its subterms rewritten, operands first, by the most specific rule that fits.
+    """Term with its subterms rewritten, operands first, by the most specific rule that fits.
 
     Args:
         root: the term.
@@ -65,7 +71,7 @@ def rewrite(root: Term, rules: tuple[RewriteRule, ...], used: dict[str, None], t
 
 @cache
 def _by_op(rules: tuple[RewriteRule, ...]) -> dict[str, list[RewriteRule]]:
-    """Return rules by the op at the root of their left sides, the most specific ones first."""
+    """Rules by the op at the root of their left sides, the most specific ones first."""
     found: dict[str, list[RewriteRule]] = {}
     for rule in sorted(rules, key=_generality):
         found.setdefault(rule.left.op, []).append(rule)
@@ -115,7 +121,7 @@ _ONE = const(1)
 
 
 def tidy(root: Term) -> Term:
-    """Return a bit-identical term without 1 · a, a − (−1), a + (−b) and the like."""
+    """Bit-identical term without 1 · a, a − (−1), a + (−b) and the like."""
     made: dict[Term, Term] = {}
     for term in topological([root]):
         made[term] = _tidy_node(term.op, tuple(made[a] for a in term.args), term)
@@ -173,7 +179,7 @@ EXACT_IDENTITIES = {
 
 
 def without_cancellation(roots: Iterable[Term]) -> list[Term]:
-    """Return terms of the same values, in which such differences are replaced."""
+    """Terms of the same values, with the left sides of `EXACT_IDENTITIES` replaced."""
     roots = list(roots)
     made: dict[Term, Term] = {}
     for term in topological(roots):

@@ -1,4 +1,16 @@
-"""TODO."""
+"""Equations between terms: those of the search by family, and the few that are safe without one.
+
+`left => right`, or `left <=> right` for both directions; small letters match anything.
+
+An equation of the search need not hold everywhere nor be an improvement: a merge whose values differ is refused, and a
+form is used only where it is measured to be better. Commutativity of addition and multiplication, and constant folding,
+need no rules.
+
+A rule of the quick pass is valid wherever its left side has a value. Both sides have a value at the same points,
+infinite ones included if the left side has one there, and the right side is nowhere less accurate, up to the errors of
+a kernel: docs/numerics.md has a measurement of each. Most come from the search's table. The others would not help the
+search, which finds them by smaller steps, or would mislead it: 0 − a is +0 at both zeros, as 1 − eᵃ is, and −a is not.
+"""
 
 from __future__ import annotations
 
@@ -312,7 +324,7 @@ FAMILIES = {
 
 @cache
 def search_rules() -> tuple[RewriteRule, ...]:
-    """Return every rule, both directions of those that have two."""
+    """Every rule, both directions of those that have two."""
     return tuple(rule for table in FAMILIES.values() for rule in parse_rules(table))
 
 
@@ -387,31 +399,31 @@ STEEP = frozenset({"sigmoid", "tanh", "expm1", "asinh", "acosh", "atanh", "asin"
 
 @cache
 def shared_with_search() -> tuple[RewriteRule, ...]:
-    """Return the rules that the search has too."""
+    """Rules that the search has too."""
     return (*parse_rules(_SHARED), *parse_rules(_FINAL_SHARED))
 
 
 @cache
 def differentiable_rules() -> tuple[RewriteRule, ...]:
-    """Return the rules whose results are also good to differentiate."""
+    """Rules whose results are also good to differentiate."""
     return (*parse_rules(_SHARED), *parse_rules(_OWN))
 
 
 @cache
 def final_rules() -> tuple[RewriteRule, ...]:
-    """Return the rules for terms that are not differentiated further; their results are not rewritten again."""
+    """Rules for terms that are not differentiated further; their results are not rewritten again."""
     return (*parse_rules(_FINAL_SHARED), *parse_rules(_FINAL_OWN))
 
 
 @cache
 def float64_only() -> tuple[RewriteRule, ...]:
-    """Return those that hold the range of float32 only in float64."""
+    """Rules that hold over the range of float32 only when computed in float64."""
     return tuple(parse_rules(_FLOAT64))
 
 
 @cache
 def final_rules_in_float64() -> tuple[RewriteRule, ...]:
-    """Return the rules for such terms that are computed in float64 in place of a narrower dtype."""
+    """Rules for such terms that are computed in float64 in place of a narrower dtype."""
     return (
         *float64_only(),
         *(rule for rule in final_rules() if rule.left not in {other.left for other in float64_only()}),

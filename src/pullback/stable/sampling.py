@@ -4,6 +4,8 @@ A sample of one variable has every power of two, numbers close to ±1, windows o
 (where exp overflows or underflows, where a sum with 1 no longer changes, at the ends of the domain), random bit
 patterns and random reals. Samples of several variables pair such numbers, among them equal, opposite and neighbouring
 ones. The same seed gives the same points.
+
+`TargetSamples` are points with the exact value of a target, for a search to work on.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _JOINT, _KINDS = 24000, (0.4, 0.4, 0.2)
 
 
 def checked_domain(name: str, variables: Sequence[str], domain: Domain | None) -> dict[str, tuple[float, float]]:
-    """Return the validated domain of a formula's variables.
+    """Validated domain of a formula's variables.
 
     Raises:
         OptionError: if it is empty, or of a variable that the formula does not have.
@@ -51,7 +53,7 @@ def checked_domain(name: str, variables: Sequence[str], domain: Domain | None) -
 
 
 def every_number(dtype: torch.dtype) -> Floats:
-    """Return every finite number of a 16-bit format, in order; 0 and −0 both."""
+    """Every finite number of a 16-bit format, in order; 0 and −0 both."""
     form = format_of(dtype)
     last = int(form.ordinal(np.array([form.largest]))[0])
     values = form.at_ordinal(np.arange(-last, last + 1))
@@ -59,7 +61,7 @@ def every_number(dtype: torch.dtype) -> Floats:
 
 
 def window(center: float, count: int, dtype: torch.dtype) -> Floats:
-    """Return `count` consecutive finite numbers of a format around a point."""
+    """`count` consecutive finite numbers of a format around a point."""
     form = format_of(dtype)
     middle = int(form.ordinal(form.round(np.array([center])))[0])
     values = form.at_ordinal(np.arange(middle - count // 2, middle - count // 2 + count))
@@ -73,7 +75,7 @@ def sample_points(
     domain: Domain | None = None,
     near: Iterable[Mapping[str, float]] = (),
 ) -> dict[str, Floats]:
-    """Return points of a format to measure at, as one array for each variable.
+    """Points of a format to measure at, as one array for each variable.
 
     Args:
         variables: their names.
@@ -99,14 +101,14 @@ def points_near(
     seed: int = 0,
     domain: Domain | None = None,
 ) -> dict[str, Floats]:
-    """Return points of a format around some points alone, arguments as for `sample_points`."""
+    """Points of a format around some points alone, arguments as for `sample_points`."""
     form, random = format_of(dtype), np.random.default_rng(seed)
     rows = np.concatenate([np.empty((0, len(variables))), *_around(form, variables, near, random)])
     return _columns(variables, rows, form, _intervals(variables, domain))
 
 
 def thresholds(form: Format) -> list[float]:
-    """Return positive numbers at which usual formulas of a format change their nature."""
+    """Positive numbers at which common formulas change regime in a format: overflow, underflow, absorption by 1."""
     # As multiples of ln 2: where eˣ overflows, is subnormal, is 0; where 1 + eˣ and tanh x round to 1.
     p, smallest = form.mantissa + 1, form.min_exponent - form.mantissa
     exponents = [form.max_exponent + 1, -form.min_exponent, -smallest, 1 - smallest, p - 1, p, p + 1, p / 2 + 1]
@@ -123,7 +125,7 @@ def _intervals(variables: Sequence[str], domain: Domain | None) -> list[tuple[fl
 def _columns(
     variables: Sequence[str], rows: Floats, form: Format, intervals: list[tuple[float, float]]
 ) -> dict[str, Floats]:
-    """Return the finite points of the domain, without repeats, as an array for each variable; −0 beside 0."""
+    """Finite points of the domain, without repeats, as an array for each variable; −0 beside 0."""
     rows = form.round(rows)
     inside = [np.isfinite(x) & (x >= low) & (x <= high) for x, (low, high) in zip(rows.T, intervals, strict=True)]
     rows = np.unique(rows[np.logical_and.reduce(inside)], axis=0)
@@ -133,7 +135,7 @@ def _columns(
 
 
 def _line(form: Format, interval: tuple[float, float], random: np.random.Generator) -> Floats:
-    """Return the sample of one variable."""
+    """Sample of one variable."""
     low, high = interval
     ends = [x for x in interval if math.isfinite(x)]
     edges = [s * t for t in thresholds(form) for s in (1, -1)]
@@ -148,7 +150,7 @@ def _line(form: Format, interval: tuple[float, float], random: np.random.Generat
 
 
 def _regular(form: Format) -> list[Floats]:
-    """Return 0, the powers of two with a neighbour, numbers close to ±1, and the largest."""
+    """Zero, the powers of two with a neighbour, numbers close to ±1, and the largest."""
     powers = np.ldexp(1.0, np.arange(form.min_exponent - form.mantissa, form.max_exponent + 1))
     steps = np.ldexp(1.0, -np.arange(1, form.mantissa + 2))
     positive = np.concatenate([powers, powers * (1 + 2.0**-form.mantissa), 1 + steps, 1 - steps, [form.largest]])
@@ -156,21 +158,21 @@ def _regular(form: Format) -> list[Floats]:
 
 
 def _spread(form: Format, interval: tuple[float, float], random: np.random.Generator, count: int) -> Floats:
-    """Return random numbers of a format between two ends, each bit pattern equally likely."""
+    """Random numbers of a format between two ends; all bit patterns are equally likely."""
     ends = np.clip(np.array(interval), -form.largest, form.largest)
     low, high = form.ordinal(form.round(ends))
     return form.at_ordinal(random.integers(low, high, count, endpoint=True))
 
 
 def _windows(low: float, high: float) -> list[tuple[float, float, int]]:
-    """Return intervals to draw reals from, with how many, within the domain."""
+    """Intervals within the domain to draw reals from, and how many to draw."""
     around = [(max(low, -half), min(high, half), count) for half, count in _REALS]
     whole = [(low, high, _REALS[0][1])] if math.isfinite(high - low) else []
     return [(a, b, count) for a, b, count in (*around, *whole) if a < b]
 
 
 def _special(form: Format, low: float, high: float) -> Floats:
-    """Return numbers close to 0, ±1 and the ends of an interval."""
+    """Numbers close to 0, ±1 and the ends of an interval."""
     steps = np.ldexp(1.0, -np.arange(1, form.mantissa + 2))
     ends = [window(x, _WINDOW, form.dtype) for x in (low, high) if math.isfinite(x)]
     values = np.concatenate([np.zeros(1), 1 - steps, 1 + steps, steps - 1, -1 - steps, *ends])
@@ -181,7 +183,7 @@ def _special(form: Format, low: float, high: float) -> Floats:
 def _paired(
     form: Format, lines: list[Floats], intervals: list[tuple[float, float]], random: np.random.Generator
 ) -> Floats:
-    """Return rows of several variables, then some neighbours brought together.
+    """Points of several variables, a row each; in some of them two variables are related.
 
     Each variable is at random a number of its line, a real of the widest window, or close to ±1, 0 or an end.
     """
@@ -206,7 +208,7 @@ def _paired(
 def _around(
     form: Format, variables: Sequence[str], near: Iterable[Mapping[str, float]], random: np.random.Generator
 ) -> list[Floats]:
-    """Return rows close to some points: of one variable consecutive numbers, of several random ones."""
+    """Rows close to some points: of one variable consecutive numbers, of several random ones."""
     count = 4 * _WINDOW
     found = []
     for point in near:
@@ -244,26 +246,26 @@ class TargetSamples:
         return TargetSamples({name: x[rows] for name, x in self.points.items()}, self.exact[rows])
 
     def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return the points as tensors."""
+        """Points as tensors."""
         return {name: torch.from_numpy(x).to(dtype) for name, x in self.points.items()}
 
     def merged_with(self, more: TargetSamples) -> TargetSamples:
-        """Return these and more, sorted."""
+        """These and more samples, sorted by the first variable."""
         joined = self.concatenated_with(more)
         return joined.at(np.argsort(next(iter(joined.points.values())), kind="stable"))
 
     def concatenated_with(self, more: TargetSamples) -> TargetSamples:
-        """Return these, then more."""
+        """These samples, then more, in this order."""
         both = {name: np.concatenate([x, more.points[name]]) for name, x in self.points.items()}
         return TargetSamples(both, np.concatenate([self.exact, more.exact]))
 
     def thinned(self, count: int) -> TargetSamples:
-        """Return about `count` of the samples, evenly taken."""
+        """About `count` of the samples, at even steps."""
         step = max(1, len(self) // count)
         return self.at(np.arange(0, len(self), step))
 
     def in_regions(self, count: int) -> TargetSamples:
-        """Return about `count` of the samples in regions: neighbours are similar in every variable."""
+        """About `count` of the samples in whole regions: neighbours are similar in every variable."""
         count = max(1, min(count, len(self)) // REGION) * REGION
         rows = np.sort(np.resize(np.unique(np.linspace(0, len(self) - 1, count).astype(int)), count))
         axes = [x[rows] for x in self.points.values()]
@@ -271,12 +273,12 @@ class TargetSamples:
         return self.at(rows[np.lexsort((axes[-1], *bins[::-1]))])
 
     def whole_regions(self) -> TargetSamples:
-        """Return the samples, some of them twice if need be for whole regions."""
+        """Samples, some of them twice if need be for whole regions."""
         return self.at(np.sort(np.resize(np.arange(len(self)), -(-len(self) // REGION) * REGION)))
 
 
 def samples_at(target: Term, at: Mapping[str, Floats]) -> TargetSamples:
-    """Return the points at which a target has a value."""
+    """Points at which a target has a value."""
     value = exact([target], at)[0].high
     rows = np.flatnonzero(~np.isnan(value))
     return TargetSamples(at, value).at(rows[np.argsort(next(iter(at.values()))[rows], kind="stable")])
@@ -290,7 +292,7 @@ def sample_target(
     domain: Domain,
     near: Sequence[Mapping[str, float]] = (),
 ) -> TargetSamples:
-    """Return samples over the whole range, and closely around some points; of one 16-bit variable every number."""
+    """Samples over the whole range, and denser around some points; of one 16-bit variable every number."""
     if dtype.itemsize == 2 and len(names) == 1:
         low, high = domain.get(names[0], (-np.inf, np.inf))
         x = every_number(dtype)
@@ -300,7 +302,7 @@ def sample_target(
 
 
 def _sign_crossings(target: Term, found: TargetSamples, dtype: torch.dtype, seed: int) -> TargetSamples:
-    """Return samples on the way to where a target of several variables changes its sign: bisection of pairs."""
+    """Midpoints of bisections between points of opposite sign: samples that approach zeros of several variables."""
     near = np.max([np.abs(x) for x in found.points.values()], axis=0) < _CROSSING_RANGE
     random, columns = np.random.default_rng(seed), np.stack(list(found.points.values()))
     sides = [np.flatnonzero(near & (sign * found.exact > 0)) for sign in (1, -1)]
@@ -318,7 +320,7 @@ def _sign_crossings(target: Term, found: TargetSamples, dtype: torch.dtype, seed
 
 
 def _quarter_periods(target: Term, names: Sequence[str]) -> list[dict[str, float]]:
-    """Return the first multiples of π/2 for circular functions of one variable, which vanish and cancel there."""
+    """First multiples of π/2 for circular functions of one variable, which vanish and cancel there."""
     if len(names) > 1 or not any(t.op in ("sin", "cos", "tan") for t in topological([target])):
         return []
     return [{names[0]: k * np.pi / 2} for k in range(-16, 17) if k]

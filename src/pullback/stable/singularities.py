@@ -1,4 +1,13 @@
-"""TODO."""
+"""Roots, poles and removable holes of terms: errors are largest there, and samples miss them.
+
+Roots and poles of odd order change the sign between two samples, those of even order are a dip or a peak; `_narrowed`
+bisects towards them. Holes show in no sample, so they are found from the subterms at whose zeros an op is singular:
+denominators, arguments of logarithms and square roots, bases of powers.
+
+A literal that was computed and rounded to float64 moves a hole: (eˣ − c)/(x + 4) has one at −4 if c is e⁻⁴. With c
+rounded it has a pole there, and the second derivative is off by 10⁻³ at the next float32 number. Such a literal differs
+from what the author intended (`moved_hole`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +29,7 @@ from pullback.stable.trial import mpmath_limit
 
 
 def singular_subterms(roots: Iterable[Term]) -> list[Term]:
-    """Return the subterms of some terms at whose zeros an op is singular, without variables and constants alone."""
+    """Subterms of some terms at whose zeros an op is singular, without variables and constants alone."""
     found: dict[Term, None] = {}
     for term in topological(roots):
         for operand in _singular_operands(term):
@@ -62,7 +71,7 @@ _ASIDE, _DEEP = 2**16, 8
 
 
 def critical_points(target: Term, name: str, known: TargetSamples, dtype: torch.dtype) -> list[float]:
-    """Return numbers next to roots and poles of a term of one variable, and next to zeros at which it is singular.
+    """Numbers next to roots and poles of a term of one variable, and next to zeros at which it is singular.
 
     Args:
         target: the term.
@@ -83,7 +92,7 @@ def critical_points(target: Term, name: str, known: TargetSamples, dtype: torch.
 
 
 def singular_points(target: Term, name: str, known: TargetSamples, dtype: torch.dtype) -> list[float]:
-    """Return numbers next to the zeros of denominators, of arguments of logarithms and of roots.
+    """Numbers next to the zeros of denominators, of arguments of logarithms and of roots.
 
     Poles, holes and ends of the domain lie there. Arguments as for `critical_points`.
     """
@@ -102,7 +111,7 @@ def singular_points(target: Term, name: str, known: TargetSamples, dtype: torch.
 def samples_around(
     target: Term, names: Sequence[str], places: Sequence[float], dtype: torch.dtype, seed: int, domain: Domain
 ) -> TargetSamples:
-    """Return samples of a term of one variable at all distances from some places, from one step to a million."""
+    """Samples of a term of one variable around some points, at distances from one step of the format to a million."""
     form, random = format_of(dtype), np.random.default_rng(seed)
     steps = np.concatenate([np.arange(9), 2.0 ** np.arange(3, 21) * random.uniform(1, 2, 18)]).astype(np.int64)
     centers = form.ordinal(np.array(places, dtype=np.float64))
@@ -114,7 +123,7 @@ def samples_around(
 
 
 def _narrowed(target: Term, name: str, dtype: torch.dtype, low: Floats, high: Floats, kind: str) -> list[float]:
-    """Return where the value changes its sign ("flip"), is least ("dip") or is largest ("peak") in some intervals."""
+    """Positions in some intervals where the value changes its sign ("flip"), is least ("dip") or largest ("peak")."""
     form = format_of(dtype)
     nearest = np.argsort(np.minimum(np.abs(low), np.abs(high)), kind="stable")[:_MOST_POINTS]
     first, last = form.ordinal(low[nearest]), form.ordinal(high[nearest])
@@ -153,7 +162,7 @@ _MOVED = 2.0**-20
 
 
 def moved_hole(target: Term, near: TargetSamples) -> tuple[Term, int] | None:
-    """Return a literal whose rounding changes a term near its singular points, and the sample where it does most.
+    """Literal whose rounding changes a term near its singular points, and the sample where it does most.
 
     Args:
         target: the term.
@@ -185,7 +194,7 @@ _MOST_HOLES = 4
 
 
 def removable_holes(root: Term, dtype: torch.dtype) -> list[float]:
-    """Return numbers of a dtype at which a term of one variable is 0/0 and has a limit; none for several variables."""
+    """Numbers of a dtype at which a term of one variable is 0/0 and has a limit; none for several variables."""
     names = variables(root)
     if len(names) != 1 or not any(t.op == "div" for t in topological([root])):
         return []
@@ -198,7 +207,7 @@ def removable_holes(root: Term, dtype: torch.dtype) -> list[float]:
 
 
 def with_limits(term: Term, target: Term, name: str, places: Sequence[float]) -> Term:
-    """Return a term that has the limits of its exact meaning at some places, where there are any."""
+    """Term that has the limits of its exact meaning at some places, where there are any."""
     for place in places:
         value = mpmath_limit(target, name, place)
         if value is not None:

@@ -1,4 +1,14 @@
-"""TODO."""
+"""Measurement of a function of one variable at every float32 number, in chunks that any executor runs.
+
+A chunk is 2²⁰ consecutive inputs. Exact values come from float64 bounds where these are within 2⁻⁸ ulp of each other
+(which makes an error in ulp correct to 0.004), and from the oracle elsewhere. If too many points are left, the oracle
+evaluates some, and the rest count as undecided. Bounds are the tighter ones of the term as written and of equal terms.
+They rest on an assumed error of PyTorch's float64 kernels, which the oracle tests at the ends of each block and at
+random points inside: where it refutes the assumption, the block is undecided.
+
+Finished chunks are written to a file (`Ledger`): one line of JSON each, after a line that identifies the measurement.
+Lines are appended; an incomplete last line is dropped, so an interrupted measurement resumes.
+"""
 
 from __future__ import annotations
 
@@ -109,13 +119,13 @@ class ChunkResult:
 
 
 def chunks_of(domain: tuple[float, float]) -> list[int]:
-    """Return the chunks that have numbers of a closed interval, by the upper bits of their patterns."""
+    """Chunks that have numbers of a closed interval, by the upper bits of their patterns."""
     ends = [_inputs(index, np.array([0, CHUNK - 1])) for index in _FINITE]
     return [i for i, x in zip(_FINITE, ends, strict=True) if x.max() >= domain[0] and x.min() <= domain[1]]
 
 
 def _inputs(index: int, offsets: np.ndarray[Any, Any]) -> Floats:
-    """Return numbers of a chunk as float64."""
+    """Numbers of a chunk as float64."""
     pattern = (index * CHUNK + offsets).astype(np.uint32)
     return pattern.view(np.float32).astype(np.float64)
 
@@ -135,7 +145,7 @@ def measure_chunk(task: SweepTask, index: int) -> ChunkResult:
 
 
 def _exact_values(task: SweepTask, at: dict[str, Floats], seed: int) -> tuple[list[Truth], Basis]:
-    """Return the exact values at some points, and how they were had."""
+    """Exact values at some points, and how they were had."""
     ((name, x),) = at.items()
     truths = _bounded_values(task, {name: torch.from_numpy(x)})
     tests = np.random.default_rng(seed).integers(0, len(x), _TESTED - 2)
@@ -153,7 +163,7 @@ def _exact_values(task: SweepTask, at: dict[str, Floats], seed: int) -> tuple[li
 
 
 def _bounded_values(task: SweepTask, points: Mapping[str, Tensor]) -> list[Truth]:
-    """Return the truths that bounds settle: those of the terms and, where these are too wide, of their references."""
+    """Truths that bounds settle: those of the terms and, where these are too wide, of their references."""
     bounds = enclose(list(task.terms.values()), points)
     truths = [_settle_by_bounds(interval) for interval in bounds]
     for i, quantity in enumerate(task.terms):
@@ -164,7 +174,7 @@ def _bounded_values(task: SweepTask, points: Mapping[str, Tensor]) -> list[Truth
 
 
 def _intersection(own: Interval, other: Interval) -> Interval:
-    """Return the intersection of two intervals; the first one where they are disjoint.
+    """Intersection of two intervals; the first one where they are disjoint.
 
     Points without a value are those of the first: the other term may have been simplified.
     """
@@ -202,7 +212,7 @@ def _settle_by_bounds(interval: Interval) -> Truth:
 
 
 def _contradicts(truth: Truth, answer: Truth, points: np.ndarray[Any, Any]) -> Mask:
-    """Return the points at which the oracle contradicts the bounds."""
+    """Points at which the oracle contradicts the bounds."""
     high = truth.high[points]
     unit = _FORMAT.ulp_exponent(high)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -313,7 +323,7 @@ def sweep(
 
 
 def key_of(task: SweepTask) -> str:
-    """Return the identity of a measurement: a hash of versions, formula, executed code and domain."""
+    """Identity of a measurement: a hash of versions, formula, executed code and domain."""
     order = max(len(quantity.by) for quantity in task.terms)
     code = Formula(task.load(), task.args).code(torch.float32, order)
     parts = [version("pullback"), torch.__version__, code, task.domain, task.terms, task.references]
@@ -321,7 +331,7 @@ def key_of(task: SweepTask) -> str:
 
 
 def _cached(key: str) -> Path:
-    """Return the file of a measurement in the user's cache directory, in a folder for the user alone."""
+    """File of a measurement in the user's cache directory, in a folder for the user alone."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = caches / "pullback" / "sweeps"
     try:

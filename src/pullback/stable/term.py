@@ -39,7 +39,7 @@ class Term:
     value: Any
 
     def __new__(cls, op: str, args: tuple[Term, ...] = (), value: Any = None) -> Term:
-        """Return the one term of these parts."""
+        """One term of these parts."""
         key = (op, tuple(map(id, args)), value)
         found = _interned.get(key)
         if found is None:
@@ -56,22 +56,22 @@ class Term:
 
 
 def var(name: str) -> Term:
-    """Return a variable."""
+    """Variable."""
     return Term(VAR, (), name)
 
 
 def const(value: int | float | str | Fraction) -> Term:
-    """Return a constant; a float means the shortest decimal that reads as it, which its author wrote."""
+    """Constant; a float means the shortest decimal that reads as it, which its author wrote."""
     return Term(CONST, (), Fraction(repr(value)) if isinstance(value, float) else Fraction(value))
 
 
 def named(name: str) -> Term:
-    """Return a named constant (`ops.constants`), which is exact."""
+    """Named constant (`ops.constants`), which is exact."""
     return Term(NAMED, (), name)
 
 
 def topological(roots: Iterable[Term]) -> list[Term]:
-    """Return every term under some roots, operands first, each once."""
+    """Every subterm of some roots once, operands first."""
     order: dict[Term, None] = {}
     waiting = list(roots)
     while waiting:
@@ -85,7 +85,7 @@ def topological(roots: Iterable[Term]) -> list[Term]:
 
 
 def length_of(root: Term) -> int:
-    """Return how many terms `show` writes: one that is used twice stands there twice."""
+    """Number of terms that `show` writes: one that is used twice counts twice."""
     lengths: dict[Term, int] = {}
     for term in topological([root]):
         lengths[term] = 1 + sum(lengths[a] for a in term.args)
@@ -93,12 +93,12 @@ def length_of(root: Term) -> int:
 
 
 def variables(root: Term) -> list[str]:
-    """Return the names of the variables of a term, sorted."""
+    """Names of the variables of a term, sorted."""
     return sorted({t.value for t in topological([root]) if t.op == VAR})
 
 
 def substitute(root: Term, values: Mapping[Term, Term]) -> Term:
-    """Return a term with some of its subterms replaced."""
+    """Term with some of its subterms replaced."""
     made: dict[Term, Term] = dict(values)
     for term in topological([root]):
         if term not in made:
@@ -157,7 +157,7 @@ def _whole(term: Term) -> bool:
 
 
 def power(base: Term, exponent: Term) -> Term:
-    """Return a power: a product where the exponent is 1, 2, 3 or 4, else ATen's `pow`."""
+    """Power: a product where the exponent is 1, 2, 3 or 4, else ATen's `pow`."""
     if exponent.op == CONST and exponent.value in (1, 2, 3, 4):
         square = Term("mul", (base, base))
         cube = Term("mul", (base, square))
@@ -166,7 +166,7 @@ def power(base: Term, exponent: Term) -> Term:
 
 
 def show(term: Term) -> str:
-    """Return a term as text that `parse` reads."""
+    """Term as text that `parse` reads."""
     if term.op in (VAR, NAMED):
         return str(term.value)
     if term.op == CONST:
@@ -241,5 +241,5 @@ class Poly:
     def of_numbers(
         cls, power: float, even: float, centre: float, rest: float, tail: float, *coefficients: float
     ) -> Poly:
-        """Return the polynomial of these numbers."""
+        """Polynomial of these numbers."""
         return cls(tuple(map(float, coefficients)), int(power), bool(even), float(centre), float(rest), float(tail))

@@ -1,4 +1,10 @@
-"""TODO."""
+"""Derivatives of stable forms of every order: as native forms for tracers, and as a tower in plain eager mode.
+
+A certificate has the value and derivatives of first and second order. The next ones are the symbolic derivatives of
+these (`Partials`). A native form (`jet`) carries a fixed number of orders, so there is one for each (`NativeForms`). In
+plain eager mode autograd records a node for each derivative, and the next is computed on demand; after the last form,
+it is the derivative of the formula as written (`DerivativeTower`).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +47,7 @@ class NativeForms:
         self.made: dict[int, Function] = {2: make(2)}
 
     def of(self, order: int) -> Function:
-        """Return the native form that carries a number of orders."""
+        """Native form that carries a number of orders."""
         if order not in self.made:
             self.made[order] = self._make(order)
         return self.made[order]
@@ -68,7 +74,7 @@ class Partials:
         self._meaning, self._dtype = meaning, dtype
 
     def up_to(self, order: int) -> dict[By, Function]:
-        """Return all up to an order.
+        """All partial derivatives up to an order.
 
         Raises:
             DerivativeError: if one cannot be made.
@@ -77,14 +83,14 @@ class Partials:
         return {by: self.of(by) for k in range(1, order + 1) for by in combinations_with_replacement(n, k)}
 
     def find(self, by: By) -> Function | None:
-        """Return one, if native forms carry its order and it can be made."""
+        """A partial derivative, if native forms carry its order and it can be made."""
         try:
             return self.of(by) if len(by) <= MAX_ORDER else None
         except DerivativeError:
             return None
 
     def of(self, by: By) -> Function:
-        """Return the value or a partial derivative.
+        """Value or a partial derivative.
 
         Raises:
             DerivativeError: if it cannot be made.
@@ -118,7 +124,7 @@ class Partials:
 
 
 def native_of(partials: Partials, written: Callable[..., Tensor]) -> NativeForms:
-    """Return the native forms of a formula; `written` is the formula, for orders that cannot be made."""
+    """Native forms of a formula; `written` is the formula, for orders that cannot be made."""
 
     def make(order: int) -> Function:
         try:
@@ -141,11 +147,11 @@ class DerivativeTower:
         self.form, self._written = form, written
 
     def __call__(self, *given: Tensor) -> Tensor:
-        """Return the value; in plain eager mode autograd records a node that differentiates it further."""
+        """Value; in plain eager mode autograd records a node that differentiates it further."""
         return self.of((), torch.broadcast_tensors(*given))
 
     def of(self, by: By, xs: Sequence[Tensor]) -> Tensor:
-        """Return a derivative; where autograd records, one that it can differentiate further."""
+        """Derivative; where autograd records, one that it can differentiate further."""
         form = self.form(by)
         if form is not None:
             if not torch.is_grad_enabled():

@@ -1,4 +1,15 @@
-"""TODO."""
+"""Trial of a quick form against the formula as written, at points of all magnitudes and without the oracle.
+
+The reference is float64. A rule is an equation; so where the form agrees in float32 and in float64 up to rounding, it
+does not cancel there, and its float64 value has more correct digits than needed. The same holds where the form and the
+formula as written, which are computed differently, agree in float64. A dispute is a point where the formula as written
+agrees in float32 and in float64, but not with the form: 1 + eˣ may be 1 in both, or the formula may differ from its
+term. An exact value is computed for a few of the disputes, by mpmath, a dependency of PyTorch, since the oracle's
+library is optional; if that fails, the form is refused. Undecided points count only if the form is NaN or infinite
+there and the formula as written is finite.
+
+Points are groups of neighbours, so that no lucky rounding at a single point decides.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +44,7 @@ _SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0)
 
 @cache
 def trial_points(count: int, dtype: torch.dtype) -> tuple[Floats, ...]:
-    """Return points for a number of variables: an array each, with a group in every row."""
+    """Points for a number of variables: an array for each variable, with a group of neighbours in every row."""
     form = format_of(dtype)
     line = _number_line(form)
     rows = line[:, None] if count == 1 else _joint_rows(line, count)
@@ -41,27 +52,27 @@ def trial_points(count: int, dtype: torch.dtype) -> tuple[Floats, ...]:
 
 
 def _signs(rows: int, count: int) -> Floats:
-    """Return in which directions the variables of a group's members move apart."""
+    """Signs with which the variables of the members of a group move apart."""
     shape = (rows, len(_JITTER), count)
     return np.random.default_rng(count).choice([-1.0, 1.0], shape) if count > 1 else np.ones(shape)
 
 
 def _rounded(points: Floats, form: Format) -> tuple[Floats, ...]:
-    """Return groups of numbers of a format, an array for each variable."""
+    """Groups of numbers of a format, an array for each variable."""
     values = form.round(np.clip(points, -form.largest, form.largest).reshape(-1)).reshape(points.shape)
     return tuple(np.ascontiguousarray(values[..., i]) for i in range(points.shape[2]))
 
 
 @cache
 def special_points(count: int) -> tuple[Floats, ...]:
-    """Return points with a variable that is infinite, NaN or a signed zero."""
+    """Points with a variable that is infinite, NaN or a signed zero."""
     rows = np.array(list(product(_SPECIAL, repeat=count)))
     rows = rows[(~np.isfinite(rows) | (rows == 0)).any(1)]
     return tuple(np.ascontiguousarray(column) for column in rows.T)
 
 
 def evenly_spread(count: int, most: int) -> np.ndarray:
-    """Return evenly spread distinct indices below a size (`np.unique` imports masked arrays, which is slow)."""
+    """Evenly spread distinct indices below a size (`np.unique` imports masked arrays, which is slow)."""
     places = np.linspace(0, max(count - 1, 0), most).astype(int)[: most * bool(count)]
     return places[np.diff(places, prepend=-1) > 0]
 
@@ -69,7 +80,7 @@ def evenly_spread(count: int, most: int) -> np.ndarray:
 def with_root_groups(
     points: PointColumns, functions: Sequence[Callable[[PointColumns], Floats]], dtype: torch.dtype
 ) -> PointColumns:
-    """Return groups, and more of them where functions change their sign: most forms are at their worst there.
+    """Groups, and more of them where functions change their sign: most forms have their largest error there.
 
     Args:
         points: groups, a row each.
@@ -86,7 +97,7 @@ def with_root_groups(
 
 
 def sign_changes(function: Callable[[PointColumns], Floats], points: PointColumns) -> PointColumns:
-    """Return where a function changes its sign between successive points, and points at which it is 0."""
+    """Points where a function changes its sign between successive points, and points at which it is 0."""
     sign = np.sign(function(points))
     left = np.flatnonzero(sign[:-1] * sign[1:] < 0)
     left = left[evenly_spread(len(left), _ROOTS // len(points))]
@@ -99,7 +110,7 @@ def sign_changes(function: Callable[[PointColumns], Floats], points: PointColumn
 def _bisected(
     function: Callable[[PointColumns], Floats], low: PointColumns, high: PointColumns, sign: Floats
 ) -> PointColumns:
-    """Return points between others, where a function has a sign at the first ones and changes it."""
+    """Bisect towards changes of sign; `sign` is that of a function at the lower ends."""
     for _ in range(_BISECTIONS):
         middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
         before = np.sign(function(middle)) == sign
@@ -109,7 +120,7 @@ def _bisected(
 
 
 def _number_line(form: Format) -> Floats:
-    """Return numbers of a format, 0 among them."""
+    """Numbers of a format in order, 0 among them."""
     powers = np.ldexp(1.0, np.linspace(form.min_exponent, form.max_exponent, 28).round().astype(int))
     steps = np.ldexp(1.0, -np.arange(2, form.mantissa + 1, 2))
     parts = (powers, 1 - steps, 1 + steps, np.linspace(0.04, 12, 48), np.linspace(13, 130, 32), thresholds(form))
@@ -118,7 +129,7 @@ def _number_line(form: Format) -> Floats:
 
 
 def _joint_rows(line: Floats, count: int) -> Floats:
-    """Return rows of several variables; some of them are equal, opposite, neighbours or of another magnitude."""
+    """Rows of several variables; some of them are equal, opposite, neighbours or of another magnitude."""
     random = np.random.default_rng(count)
     ordinary = line[np.abs(line) < 130]
     rows = np.where(random.random((_ROWS, count)) < 0.25, random.choice(line, (_ROWS, count)), 0.0)
@@ -142,7 +153,7 @@ _NO_VALUE = (ImportError, ArithmeticError, ValueError, KeyError, TypeError, NotI
 
 
 def mpmath_value(root: Term, point: Mapping[str, float]) -> float | None:
-    """Return the value of a term at a point, rounded; `None` if it has none, or it cannot be computed."""
+    """Value of a term at a point, rounded; `None` if it has none, or it cannot be computed."""
     try:
         rough, value = (_value(root, point, bits) for bits in _PRECISIONS)
         if rough is None or value is None:
@@ -157,7 +168,7 @@ def mpmath_value(root: Term, point: Mapping[str, float]) -> float | None:
 
 
 def mpmath_limit(root: Term, name: str, place: float) -> float | None:
-    """Return the limit of a term of one variable at a place, rounded; `None` if it has none from both sides."""
+    """Limit of a term of one variable at a place, rounded; `None` if it has none from both sides."""
     try:
         context, _ = _context(_LIMIT_PRECISION)
         steps = [sign * context.ldexp(1, -d) for d in _LIMIT_DISTANCES for sign in (1, -1)]
@@ -191,7 +202,7 @@ def _value(root: Term, point: Mapping[str, Any], bits: int) -> Any:
 
 @cache
 def _context(bits: int) -> tuple[Any, dict[str, Any]]:
-    """Return a separate mpmath context, and the functions of the table of ops in it."""
+    """Separate mpmath context, and the functions of the table of ops in it."""
     import mpmath  # type: ignore[import-untyped]  # late: it takes a twentieth of a second, and not all formulas need it
 
     mp = mpmath.MPContext()
@@ -287,7 +298,7 @@ def _close(a: Floats, b: Floats, within: Floats) -> Mask:
 
 
 def _settled(way: Evaluation, single: Format) -> Mask:
-    """Return where a way gives the same in float32 and float64, as far as their ranges allow."""
+    """Points where an evaluation agrees in float32 and float64, as far as their ranges allow."""
     with np.errstate(invalid="ignore"):
         narrow, wide = (np.clip(x, -single.largest, single.largest) for x in (way.narrow, way.wide))
     near = _close(narrow, wide, _SETTLED * np.abs(wide) + single.smallest_normal)
@@ -296,7 +307,7 @@ def _settled(way: Evaluation, single: Format) -> Mask:
 
 
 def _trial_error(got: Floats, truth: Floats, known: Mask, format_: Format) -> Floats:
-    """Return errors in ulp, infinite for a NaN or infinity; 0 below the normal numbers and where nothing is known.
+    """Errors in ulp, infinite for a NaN or infinity; 0 below the normal numbers and where nothing is known.
 
     Beyond the largest number that, or infinity, is right.
     """

@@ -1,4 +1,9 @@
-"""TODO."""
+"""Ball arithmetic: the working precision, terms as straight-line programs over balls, and balls rounded to float64.
+
+A term is compiled to a list of steps, every subterm once, operands first. The result of a step encloses the exact
+value; it is settled once its relative accuracy is at least `SETTLED_BITS`, and it is then rounded to an unevaluated sum
+of two float64 numbers, which is more than any error in ulp needs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ _lock = threading.RLock()
 
 
 def ball_type() -> type[Ball]:
-    """Return the class of balls.
+    """Class of balls.
 
     Raises:
         RunnerError: if python-flint is not installed.
@@ -50,7 +55,7 @@ def ball_type() -> type[Ball]:
 
 
 def precision() -> int:
-    """Return the working precision, in bits."""
+    """Working precision, in bits."""
     return int(flint.ctx.prec)
 
 
@@ -108,7 +113,7 @@ class BallProgram:
         ball_type()
 
     def at(self, point: Mapping[str, Ball]) -> list[Any]:
-        """Return the value of every slot at one point."""
+        """Value of every slot at one point."""
         values: list[Any] = [None] * len(self.terms)
         for slot, value in self._enclosed():
             values[slot] = value
@@ -119,7 +124,7 @@ class BallProgram:
         return values
 
     def columns(self, points: Mapping[str, Column], wanted: np.ndarray) -> list[Column]:
-        """Return the value of every slot at many points, computed only where a root that is wanted needs it.
+        """Value of every slot at many points, computed only where a root that is wanted needs it.
 
         Args:
             points: of every variable, its balls.
@@ -161,7 +166,7 @@ class BallProgram:
 
 
 def constant_ball(leaf: Term) -> Ball:
-    """Return the enclosure of a constant."""
+    """Enclosure of a constant."""
     ball = ball_type()
     value: Ball = (
         CONSTANTS[leaf.value](ball) if leaf.op == NAMED else ball(leaf.value.numerator) / leaf.value.denominator
@@ -176,7 +181,7 @@ def _ball_function(term: Term) -> Callable[..., Any]:
 
 
 def straight_line(roots: Sequence[Term]) -> Callable[[Mapping[str, Ball]], list[Any]]:
-    """Return the function from the balls of the variables to those of some terms, at the current working precision.
+    """Function from the balls of the variables to those of some terms, at the current working precision.
 
     Raises:
         FormulaError: for an op that is not in the table.
@@ -239,7 +244,7 @@ def round_balls(balls: Column, negligible: float = NEGLIGIBLE) -> RoundedBalls:
 
 
 def _round_wide(ball: Ball, negligible: float) -> tuple[float, bool]:
-    """Return the value of a wide ball, and whether it is settled all the same: too small or too large to matter."""
+    """Value of a wide ball, and whether it is settled all the same: too small or too large to matter."""
     if not ball.is_finite():
         return 0.0, False
     if ball.abs_upper() < negligible:

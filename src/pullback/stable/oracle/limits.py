@@ -1,4 +1,16 @@
-"""TODO."""
+"""Points at which a term has no value: the reason, and the limit if there is one, such as of sin(x)/x at 0.
+
+A ball is nan for three reasons: too little precision, a singularity, or a point outside the domain. √ of a ball that
+reaches below 0 by its error alone is as much nan as √(−1).
+
+A limit is read off values at distances h of about 2⁻¹⁵⁰, 2⁻³⁰⁰ and 2⁻⁶⁰⁰ along a few paths into the point (times a
+coordinate, where it is not 0, so that −10⁻³⁰⁰ is not taken for the edge of the domain of a logarithm). If the term is L
++ C hᵃ there, up to logarithms, the differences of successive values are d₁ ≈ C 2^(−150a) and d₂ ≈ C 2^(−300a), and the
+last value is off by about C 2^(−600a), which is below d₂²/d₁. So a limit is accepted where d₂ is far below d₁ and
+d₂²/d₁ below 2⁻⁷⁵ L; where the last value itself is below d₂²/d₁, as for x·log(x), it is 0. That takes a > 1/6: poles,
+logarithms, oscillations and approaches as slow as 1/log(x) have no limit here. It is evidence and no proof: a term that
+turns within 2⁻⁶⁰⁰ of the point would deceive it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +40,7 @@ _GRAVEST_FIRST = (NoValue.OUTSIDE, NoValue.UNDECIDED, NoValue.SINGULAR)
 
 
 def why_no_value(program: BallProgram, values: Sequence[Any]) -> list[NoValue | None]:
-    """Return for every slot of a program why it has no value at a point; `None` where it has one.
+    """For every slot of a program the reason why it has no value at a point; `None` where it has one.
 
     Args:
         program: the program.
@@ -53,7 +65,7 @@ def _operands_used(operands: Sequence[int], values: Sequence[Any]) -> tuple[int,
 
 
 def _why_here(function: Any, operands: Sequence[Ball]) -> NoValue:
-    """Return why an op has no value where its operands have theirs.
+    """Reason why an op has no value where its operands have theirs.
 
     Where an op is nan it has an interval for its domain, or misses a point of its operand exactly (`balls`). So if it
     has no value at the ends of a ball nor in its middle it has none in between, provided that the ball is too narrow
@@ -94,7 +106,7 @@ class _PathStep:
 
 
 def limit(root: Term, point: Mapping[str, float]) -> Ball | NoValue:
-    """Return the limit of a term at a point, where its formula has no value there.
+    """Limit of a term at a point, where its formula has no value there.
 
     Every path into the point on which the formula has values must lead to the same limit; a path without values (beyond
     the edge of its domain, or along a line of singularities) does not count.
@@ -142,7 +154,7 @@ def _value_near(
     distance: int,
     set_precision: Callable[[int], None],
 ) -> Ball | NoValue:
-    """Return the value of a term about 2^−distance away from a point, or why there is none."""
+    """Value of a term about 2^−distance away from a point, or why there is none."""
     ball = ball_type()
     set_precision(_PRECISIONS[-1])  # more than enough for the point itself to be exact
     at = {
@@ -165,7 +177,7 @@ def _value_near(
 
 
 def _converged(first: Ball, second: Ball, third: Ball) -> Ball | None:
-    """Return the limit of three values, if they converge; the derivation is at the top of this file."""
+    """Limit of three values, if they converge; the derivation is at the top of this file."""
     far, near = abs(first - second), abs(second - third)
     size = third.abs_lower()
     if far.abs_upper() <= _NOISE * size and near.abs_upper() <= _NOISE * size:

@@ -1,4 +1,9 @@
-"""TODO."""
+"""Exact values and roots of terms.
+
+Values are enclosed at 96 bits, and again at up to 8192 bits where the enclosure is too wide (`PRECISIONS`); where that
+is not enough a value counts as undecided, never as wrong. Where a formula has a hole (0/0, 0·log(0)) it is given its
+limit. Roots are found by bisection between points of opposite sign, with the sign proved by balls.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +51,7 @@ class Truth:
 
 
 def exact(roots: Sequence[Term], points: Mapping[str, np.ndarray], negligible: float = NEGLIGIBLE) -> list[Truth]:
-    """Return the exact values of some terms.
+    """Exact values of some terms.
 
     Args:
         roots: the terms; a condition has the values 1 and 0.
@@ -132,7 +137,7 @@ class _Answers:
 
 
 def _as_balls(values: Column) -> Column:
-    """Return values as balls: truth values as 1, 0 and nan."""
+    """Values as balls: truth values as 1, 0 and nan."""
     if not len(values) or not (values[0] is None or isinstance(values[0], bool)):
         return values
     ball = ball_type()
@@ -147,7 +152,7 @@ _SHRINKS = 2.0**-20  # how much smaller a continuous term becomes at least, towa
 
 
 def root_between(term: Term, name: str, a: float, b: float, bits: int = 120) -> tuple[float, float]:
-    """Return a root of a term of one variable between two points of opposite sign, by bisection.
+    """Root of a term of one variable between two points of opposite sign, by bisection.
 
     Args:
         term: the term.
@@ -174,7 +179,7 @@ def root_between(term: Term, name: str, a: float, b: float, bits: int = 120) -> 
 
 
 def _rounded_to_float32(value: float) -> float:
-    """Return a number rounded to float32, or itself where it is beyond its range."""
+    """Number rounded to float32, or itself where it is beyond its range."""
     return float(np.float32(value)) if abs(value) < float(np.finfo(np.float32).max) else value
 
 
@@ -195,7 +200,7 @@ class _SignOf:
         raise ValueError(f"no precision tells the sign of {self.term} at {self.name} = {float(x)!r}.")
 
     def bisect(self, a: Ball, b: Ball, tolerance: float) -> Ball:
-        """Return a root between two exact points, within a relative tolerance."""
+        """Root between two exact points, within a relative tolerance."""
         at_a, at_b = self.at(a), self.at(b)
         small = _SHRINKS * (abs(at_a) + abs(at_b))
         while (sign := _sign(at_a) * _sign(at_b)) < 0 and abs(b - a) > tolerance * abs(a) + _TINY:

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Implementations that a search chooses among: terms in working or in double precision, and fitted polynomials."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Implementation:
 
 
 def errors_of(choices: Sequence[Implementation], samples: TargetSamples, dtype: torch.dtype) -> Floats:
-    """Return the errors in ulp of each implementation, one row each."""
+    """Errors in ulp of each implementation, one row each."""
     measure = UlpMeasure(samples.exact, dtype)
     narrow = samples.tensors(working(dtype))
     wide = {name: x.double() for name, x in narrow.items()}
@@ -110,7 +110,7 @@ def extremes(bad: TargetSamples, dtype: torch.dtype) -> Iterator[Implementation]
 
 
 def clamped(choice: Implementation, dtype: torch.dtype) -> Implementation:
-    """Return an implementation whose exponentials end at the largest number: 0·eˣ is then 0 and not NaN."""
+    """Implementation whose exponentials end at the largest number: 0·eˣ is then 0 and not NaN."""
     limit = const(int(np.log(torch.finfo(torch.float64 if choice.wide else working(dtype)).max)))
     made: dict[Term, Term] = {}
     for term in topological([choice.term]):
@@ -122,7 +122,7 @@ def clamped(choice: Implementation, dtype: torch.dtype) -> Implementation:
 
 
 def _hole_centres(target: Term, name: str, samples: TargetSamples) -> list[tuple[float, float]]:
-    """Return where a univariate target has a limit and its term no value, nearest to 0 first."""
+    """Points where a univariate target has a limit and its term no value, nearest to 0 first."""
     x = samples.points[name]
     computed = evaluate(target, {name: torch.from_numpy(x)}).numpy()
     holes = np.unique(x[~np.isfinite(computed) & np.isfinite(samples.exact) & (abs(x) < _NEAR)])
@@ -130,7 +130,7 @@ def _hole_centres(target: Term, name: str, samples: TargetSamples) -> list[tuple
 
 
 def _sign_change_centres(target: Term, name: str, samples: TargetSamples) -> list[tuple[float, float]]:
-    """Return where a univariate target changes sign, nearest to 0 first, as sums of two floats."""
+    """Roots of a univariate target with a change of sign, nearest to 0 first, as sums of two floats."""
     x, value = samples.points[name], samples.exact
     sign = np.sign(value)
     near = (abs(x[:-1]) < _NEAR) & np.isfinite(value[:-1] + value[1:])

@@ -1,4 +1,10 @@
-"""TODO."""
+"""From a formula to its certificate: a search for the value and each derivative, each judged against the original.
+
+A form is judged at fresh points that no search has used, point by point: it may not be worse than the formula as
+written anywhere, and has to be better somewhere. At infinite inputs, which no sample contains, PyTorch's values are the
+reference: where the formula as written returns a number or an infinity, a form must as well, if need be by a last piece
+that returns these values.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +66,7 @@ class InfiniteInputs:
         self._wanted = self._required(widened(written(list(self.points.values()))), order)
 
     def _required(self, written: Floats, order: int) -> Floats:
-        """Return the required values, NaN where any is allowed: the sample judges finite values at finite inputs.
+        """Required values, NaN where any is allowed: the sample judges finite values at finite inputs.
 
         At a pole a second derivative may have either sign, like a sum of poles.
         """
@@ -73,7 +79,7 @@ class InfiniteInputs:
         return keeps_special_values(widened(computed), self._wanted, format_of(self._dtype))
 
     def guarded(self, program: Piecewise, target: Term) -> Piecewise:
-        """Return a program with a last piece for infinite inputs: of one variable its limits, of several the target."""
+        """Program with a last piece for infinite inputs: of one variable its limits, of several the target."""
         largest = format_of(self._dtype).largest
         sizes = [Term("abs", (var(name),)) for name in self._names]
         size = sizes[0]
@@ -83,7 +89,7 @@ class InfiniteInputs:
         return Piecewise(size, (Piece(program, largest), Piece(beyond)))
 
     def _limits(self, x: Term) -> Term:
-        """Return the values of the formula as written at ±∞ as a term."""
+        """Values of the formula as written at ±∞ as a term."""
         at = widened(self.points[self._names[0]])
         sides = [self._wanted[at == end] for end in (np.inf, -np.inf)]
         above, below = (_constant_of(float(side[0]) if len(side) else math.nan, x) for side in sides)
@@ -152,7 +158,7 @@ def judge(formula: Formula, search: FormSearch, by: By, names: Sequence[str], lo
 
 
 def _fresh_points(found: SearchResult, names: Sequence[str], search: FormSearch) -> TargetSamples:
-    """Return fresh points: a sample, and the neighbourhood of every root, pole and hole.
+    """Fresh points: a sample, and the neighbourhood of every root, pole and hole.
 
     Raises:
         FormulaError: if there is no exact value to compare with around a hole.
@@ -226,7 +232,7 @@ class _WrittenBaseline:
         return bool(np.any(lost | (normal & (after.ulp > np.maximum(self.written.ulp, _FLOOR)))))
 
     def kept(self, program: Piecewise) -> tuple[Piecewise, bool]:
-        """Return a program that keeps the values at infinite inputs, and whether there is one."""
+        """Program that keeps the values at infinite inputs, and whether there is one."""
         if self.written is None:
             return program, True
         for one in (program, self._infinities.guarded(program, self._found.target)):

@@ -1,4 +1,17 @@
-"""TODO."""
+"""An e-graph over pointwise ops: equality saturation, with the value of every class known at a few points.
+
+Classes hold nodes (op, class, …) that are equal as real functions; `saturate` and `rebuild` follow egg (Willsey et al.,
+POPL 2021): matches are collected first and applied later, congruence is restored once per iteration, and a rule that
+matches too often is suspended for some iterations (egg's backoff scheduler).
+
+Besides its proven equalities, a class knows its value in ball arithmetic at a few generic points. These *witnesses* do
+two things. A merge whose values differ is refused, so an unsound rule (a/a → 1 at 0, √a² → a) does no harm. And classes
+whose values agree to 120 bits at all points are merged, where no kink is in them: analytic functions that agree there
+are equal, so constants fold and identities without a rule are found.
+
+`ClassTruths` has the exact value of every class at the samples. A class has many nodes; the ball of one may be wide
+where it cancels, that of another tight. At every sample the tightest is kept.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +60,7 @@ class EGraph:
         self.refused: set[str] = set()
 
     def find(self, a: int) -> int:
-        """Return the class that an id belongs to."""
+        """Class that an id belongs to."""
         parent = self._parent
         while parent[a] != a:
             parent[a] = parent[parent[a]]
@@ -60,7 +73,7 @@ class EGraph:
         return len(self._ids)
 
     def add(self, node: Node) -> int:
-        """Return the class of a node, made if need be."""
+        """Class of a node, made if need be."""
         node = self._canonical(node)
         known = self._ids.get(node)
         if known is not None:
@@ -82,7 +95,7 @@ class EGraph:
         return self.find(made)
 
     def add_term(self, term: Term, bound: Mapping[str, int] | None = None) -> int:
-        """Return the class of a term; `bound` gives the classes of a pattern's variables."""
+        """Class of a term; `bound` gives the classes of a pattern's variables."""
         made: dict[Term, int] = {}
         for t in topological([term]):
             if t.op == VAR and bound is not None:
@@ -214,7 +227,7 @@ class EGraph:
         return (node[0], *(sorted(children) if node[0] in COMMUTATIVE else children))
 
     def _folded(self, node: Node) -> Fraction | None:
-        """Return the rational value of a node whose operands are rational, if it is a small one."""
+        """Rational value of a node whose operands are rational, if it is a small one."""
         if node[0] == CONST:
             return Fraction(node[1])
         operands = [self.constant.get(self.find(c)) for c in node[1:]] if node[0] in _EXACT else [None]
@@ -241,7 +254,7 @@ class EGraph:
                 self.nodes[owner] = {(CONST, value): None}
 
     def _value(self, node: Node) -> list[Any] | None:
-        """Return the balls of a node at the points; `None` for a truth value."""
+        """Balls of a node at the points; `None` for a truth value."""
         op = node[0]
         if op in CONDITIONS:
             return None
@@ -271,7 +284,7 @@ class EGraph:
 
 
 def leaf_ball(op: str, value: Any) -> Any:
-    """Return a constant as a ball at the current precision."""
+    """Constant as a ball at the current precision."""
     return arb(fmpq(value.numerator, value.denominator)) if op == CONST else CONSTANTS[value](arb)
 
 
@@ -291,7 +304,7 @@ def _better(p: list[Any] | None, q: list[Any] | None) -> list[Any] | None:
 
 
 def _key_of(ball: Any) -> Any:
-    """Return the leading bits of a ball; `None` where it has not that many, 0 for one that is 0 to all its bits."""
+    """Leading bits of a ball; `None` where it has not that many, 0 for one that is 0 to all its bits."""
     if not ball.is_finite():
         return None
     if ball.rel_accuracy_bits() < _KEY_BITS + 20:

@@ -1,4 +1,9 @@
-"""TODO."""
+"""Numeric extraction: of every class of an e-graph the few implementations that are best measured, by region.
+
+Bottom up, each class keeps the implementations (terms with the values that PyTorch computes for them at the samples)
+whose error against the exact value of the class is least, worst case by region of the samples. Nothing is estimated: an
+operation is run on the values that its operands were computed to have.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +101,7 @@ class Extraction:
         self._run()
 
     def of(self, root: int) -> ClassImplementations | None:
-        """Return the implementations kept for a class; `None` if nothing computes it."""
+        """Implementations kept for a class; `None` if nothing computes it."""
         return self.kept.get(self._graph.find(root))
 
     def _run(self) -> None:
@@ -128,7 +133,7 @@ class Extraction:
         return set(self.kept)
 
     def _nodes(self, owner: int) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the nodes of a class: ops and the classes of their operands."""
+        """Nodes of a class: ops and the classes of their operands."""
         nodes = [(n[0], tuple(map(self._graph.find, n[1:]))) for n in self._graph.nodes[owner] if n[0] not in LEAVES]
         return [(op, operands) for op, operands in nodes if owner not in operands]
 
@@ -200,7 +205,7 @@ class Extraction:
 
 
 def affordable_classes(graph: EGraph, roots: Collection[int], most: float) -> dict[int, float]:
-    """Return the classes inside affordable terms of the roots, cheapest context first, with the cost left for each.
+    """Classes inside affordable terms of the roots, cheapest context first, with the cost left for each.
 
     Args:
         graph: the e-graph.
@@ -245,7 +250,7 @@ def _constant_term(value: float) -> Term:
 
 
 def _term_of(op: str, kept: Sequence[ClassImplementations], place: int) -> Term:
-    """Return the term of one combination of operands."""
+    """Term of one combination of operands."""
     places = np.unravel_index(place, [len(k.terms) for k in kept])
     return Term(op, tuple(k.terms[p] for k, p in zip(kept, places, strict=True)))
 

@@ -1,4 +1,9 @@
-"""TODO."""
+"""Polynomials fitted to exact values where every formula cancels: at zeros, removable singularities, infinity.
+
+About a centre c, with t = x − c, a target is t^p P(t), with p the order of its zero or pole and P in t² if it is even
+or odd about c. P minimises the relative error at Chebyshev nodes, in the sense of least squares. Its coefficients are
+rounded to the working dtype one by one, and after each the remaining ones are fitted anew, to absorb the rounding.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +65,7 @@ def _polys(
 
 
 def _shape(shifted: Term, nodes: np.ndarray) -> tuple[int, bool] | None:
-    """Return the order of the zero at t = 0, negative for a pole, and whether the rest is even in t.
+    """Order of the zero at t = 0, negative for a pole, and whether the rest is even in t.
 
     Return `None` if there is no order. Parity is tested only if nodes lie on both sides.
     """
@@ -83,7 +88,7 @@ def _shape(shifted: Term, nodes: np.ndarray) -> tuple[int, bool] | None:
 def _fit(
     t: np.ndarray, value: np.ndarray, power: int, even: bool, radius: float, dtype: torch.dtype
 ) -> tuple[float, ...] | None:
-    """Return the tail and the coefficients of the lowest degree that is good enough.
+    """Tail and the coefficients of the lowest degree that is good enough.
 
     They minimise the relative errors in the sense of least squares: Σᵢ (P(uᵢ) / yᵢ − 1)² with y = value / t^power.
     """

@@ -1,4 +1,9 @@
-"""TODO."""
+"""Regimes: which implementation where, and the thresholds between them.
+
+Of one variable, the choice is the cheapest path through the sorted samples, with a price for each change (Viterbi's
+algorithm); thresholds are then refined between the samples and rounded to few digits. Of several variables, samples are
+split by the best of a few terms (a variable, or a sum, difference, product or quotient of two), recursively by others.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +55,7 @@ class Goal:
 
 
 def price(errors: Floats, costs: Floats, goal: Goal) -> Floats:
-    """Return the price of each implementation at each sample.
+    """Price of each implementation at each sample.
 
     The main term is the squared regret: log2 of the error beyond the goal, less that of the best implementation. So
     where all are bad, none is preferred. Cost and the error up to 10 ulp break ties.
@@ -62,7 +67,7 @@ def price(errors: Floats, costs: Floats, goal: Goal) -> Floats:
 
 
 def worst_nearby(errors: Floats, reach: int = 8, most: float = 10.0) -> Floats:
-    """Return the worst error of each sample and its neighbours, so that a lucky sample does not decide.
+    """Worst error of each sample and its neighbours, so that a lucky sample does not decide.
 
     Neighbours count with at most `most`, so that an implementation may be used up to the end of its range.
     """
@@ -74,7 +79,7 @@ def worst_nearby(errors: Floats, reach: int = 8, most: float = 10.0) -> Floats:
 
 
 def few_regimes(prices: Floats, most: int = 12) -> tuple[list[Regime], float]:
-    """Return a cheap sequence of few runs and its price: where nothing is good, many changes would fit the noise."""
+    """Cheap sequence of few runs and its price: where nothing is good, many changes would fit the noise."""
     change = CHANGE
     while True:
         runs, total = cheapest(prices, change)
@@ -84,7 +89,7 @@ def few_regimes(prices: Floats, most: int = 12) -> tuple[list[Regime], float]:
 
 
 def grouped_regimes(prices: Floats, order: Indices, starts: Indices, most: int) -> tuple[list[Regime], float]:
-    """Return a cheap sequence of few runs of whole groups of samples, and its price.
+    """Cheap sequence of few runs of whole groups of samples, and its price.
 
     It is searched in blocks of groups; its changes are then moved to the best places in the adjacent blocks.
 
@@ -113,7 +118,7 @@ def grouped_regimes(prices: Floats, order: Indices, starts: Indices, most: int) 
 
 
 def cheapest(prices: Floats, change: float = CHANGE) -> tuple[list[Regime], float]:
-    """Return the cheapest sequence of implementations over sorted samples (Viterbi's algorithm) and its price.
+    """Cheapest sequence of implementations over sorted samples (Viterbi's algorithm) and its price.
 
     The least price of a sequence up to sample j that ends with implementation k is
     best_k(j) = price_k(j) + min(best_k(j − 1), minᵢ bestᵢ(j − 1) + change).
@@ -142,7 +147,7 @@ def cheapest(prices: Floats, change: float = CHANGE) -> tuple[list[Regime], floa
 
 
 def threshold(low: float, high: float, errors: Callable[[Floats], tuple[Floats, Floats]]) -> float:
-    """Return where to change over between two neighbouring float32 samples.
+    """Threshold between two neighbouring float32 samples.
 
     Args:
         low, high: the last sample of the left implementation and the first of the right one.
@@ -167,7 +172,7 @@ def threshold(low: float, high: float, errors: Callable[[Floats], tuple[Floats, 
 
 
 def roundest(low: float, high: float) -> float:
-    """Return the float32 of fewest decimal digits in [low, high)."""
+    """Float32 of fewest decimal digits in [low, high)."""
     for digits in range(1, 18):
         for candidate in ((low + high) / 2, high):
             rounded = float(np.float32(f"{candidate:.{digits - 1}e}"))
@@ -194,7 +199,7 @@ better than a locally better one.
 def split_univariate(
     target: Term, name: str, choices: Sequence[Implementation], near: TargetSamples, goal: Goal, dtype: torch.dtype
 ) -> Piecewise:
-    """Return a program that chooses by thresholds on the one variable, refined between the samples."""
+    """Program that chooses by thresholds on the one variable, refined between the samples."""
     prices = price(worst_nearby(errors_of(choices, near, dtype)), _costs(choices), goal)
     runs, _ = few_regimes(prices)
     x = near.points[name]
@@ -217,7 +222,7 @@ def split_univariate(
 def split_multivariate(
     names: Sequence[str], choices: Sequence[Implementation], near: TargetSamples, goal: Goal, dtype: torch.dtype
 ) -> Piecewise:
-    """Return a program that chooses by thresholds on a variable, or a sum, difference, product or quotient of two."""
+    """Program that chooses by thresholds on a variable, or a sum, difference, product or quotient of two."""
     errors = errors_of(choices, near, dtype)
     prices = price(errors, _COSTS * _costs(choices), goal)
     prices += _UNCLEAN * (errors.max(1, keepdims=True) > _WRONG)
@@ -237,7 +242,7 @@ def _split(
     rows: np.ndarray,
     depth: int,
 ) -> tuple[Piecewise, float]:
-    """Return the cheapest program for some samples and its price: split by the best term, recursively by others."""
+    """Cheapest program for some samples and its price: split by the best term, recursively by others."""
     totals = prices.T[rows].sum(0)
     lone = choices[int(np.argmin(totals))]
     best = Piecewise(None, (Piece(lone.term, wide=lone.wide),)), float(totals.min())

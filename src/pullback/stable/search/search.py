@@ -1,4 +1,9 @@
-"""TODO."""
+"""The search for stable programs of a formula and of its derivatives.
+
+For each of them it takes an e-graph of the target, together with the derivatives of the stable forms of its
+antiderivative; the most accurate implementations of its class by measurement; polynomials where everything cancels; and
+a program that chooses among these by thresholds. Fresh points at which it fails join the samples until there are none.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +90,7 @@ class FormSearch:
     _found: dict[tuple[str, ...], SearchResult] = field(default_factory=dict)
 
     def find(self, *by: str) -> SearchResult:
-        """Return the program of the formula, or of its derivative by some variables in succession."""
+        """Program of the formula, or of its derivative by some variables in succession."""
         if by not in self._found:
             self._found[by] = self._search(by)
         return self._found[by]
@@ -130,7 +135,7 @@ class FormSearch:
         return SearchResult(target, program, variants, worst, time.perf_counter() - start, graph.size)
 
     def _graph(self, by: tuple[str, ...]) -> tuple[Term, EGraph, int]:
-        """Return a target and an e-graph with its class: the target and the derivatives of stable forms."""
+        """Target and an e-graph with its class: the target and the derivatives of stable forms."""
         names = variables(self.formula)
         graph = EGraph({n: _witnesses(*self.domain.get(n, (-np.inf, np.inf)), i) for i, n in enumerate(names)})
         if not by:
@@ -184,7 +189,7 @@ class FormSearch:
 
 
 def _some_failures(ulp: Floats, limit: float, seed: int) -> Indices:
-    """Return where errors are beyond a limit: the worst, and as many others, which may be of another kind."""
+    """Positions of errors beyond a limit: the worst, and as many others, which may be of another kind."""
     beyond = np.flatnonzero(ulp > limit)
     beyond = beyond[np.argsort(-ulp[beyond], kind="stable")]
     others = np.random.default_rng(seed).permutation(beyond[_WORST:])
@@ -192,7 +197,7 @@ def _some_failures(ulp: Floats, limit: float, seed: int) -> Indices:
 
 
 def _witnesses(low: float, high: float, shift: int) -> list[float]:
-    """Return a few generic points of an interval, of few bits, others for each variable.
+    """Few generic points of an interval, of few bits, others for each variable.
 
     They are as near to 0 as the interval lets them: at 700 exp(x) - 1 and exp(x) are the same to all bits.
     """
@@ -214,7 +219,7 @@ _SIGNED = frozenset({"abs", "sgn", "relu"})
 
 
 def decided_branches(target: Term, points: Mapping[str, Floats]) -> Term:
-    """Return a term that has the values of the target at some points, without the choices that fall one way at all.
+    """Term that has the values of the target at some points, without the choices that fall one way at all.
 
     Nothing proves that they do so in between.
     """
@@ -231,7 +236,7 @@ def decided_branches(target: Term, points: Mapping[str, Floats]) -> Term:
 
 
 def _question(term: Term) -> Term:
-    """Return the term that decides a choice: a condition, or a number by its sign."""
+    """Term that decides a choice: a condition, or a number by its sign."""
     return Term("sub", term.args) if term.op in _COMPARED else term.args[0]
 
 

@@ -121,9 +121,9 @@ def forms_of_rules(
     curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
     first = first_order(value, slopes) if found.value is not None or found.steeper else formula
     partials = Partials({(): value, **found.derivatives}, found.drafts, meaning, dtype)
-    native, turns = native_of(partials, written), DerivativeTower(partials.find, written)
+    native, tower = native_of(partials, written), DerivativeTower(partials.find, written)
     pair = _gradients(slopes, curvatures)
-    recorded = _recorded(turns, native)
+    recorded = _recorded(tower, native)
     return Forms(
         value, first, native, recorded, arity, rules=found.rules, gradients=pair, derivatives=found.derivatives
     )
@@ -145,12 +145,12 @@ def forms_of_certificate(found: Certificate, meaning: Meaning, written: Callable
         derivatives[by] = curvature
     programs = {tuple(names.index(name) for name in by): form.program for by, form in found.forms.items() if by}
     partials = Partials({(): value, **derivatives}, programs, meaning, dtype)
-    native, turns = native_of(partials, written), DerivativeTower(partials.find, written)
+    native, tower = native_of(partials, written), DerivativeTower(partials.find, written)
     return Forms(
         value,
         first_order(value, slopes),
         native,
-        _recorded(turns, native),
+        _recorded(tower, native),
         len(names),
         (found,),
         gradients=_gradients(slopes, curvatures),
@@ -168,11 +168,11 @@ def _gradients(
     return gradients(slopes), gradients(differentiable)
 
 
-def _recorded(turns: DerivativeTower, native: NativeForms) -> Callable[..., Tensor]:
+def _recorded(tower: DerivativeTower, native: NativeForms) -> Callable[..., Tensor]:
     def recorded(*tensors: Tensor) -> Tensor:
         if dispatch.in_dynamo():
             return native.made[2](*tensors)
-        return turns(*tensors) if dispatch.world() is World.EAGER else native.of(MAX_ORDER)(*tensors)
+        return tower(*tensors) if dispatch.world() is World.EAGER else native.of(MAX_ORDER)(*tensors)
 
     return recorded
 
@@ -221,12 +221,12 @@ def forms_of_filled_holes(
     whole = Formula(formula)
     if len(whole.variables) > 1:  # the value depends on one of them alone
         return None
-    places = unfilled_holes(whole, removable_holes(meaning.term, dtype), dtype)
-    if not places:
+    locations = unfilled_holes(whole, removable_holes(meaning.term, dtype), dtype)
+    if not locations:
         return None
     (name,) = meaning.variables
     terms = _derivatives(meaning.term, name)
-    found = [hole for at in places if (hole := _hole(terms, name, at, dtype)) is not None]
+    found = [hole for at in locations if (hole := _hole(terms, name, at, dtype)) is not None]
     away = _regular_point(terms, name, dtype)
     if not found or away is None:
         return None

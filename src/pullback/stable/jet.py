@@ -177,20 +177,20 @@ def _with_asymptotes(
     lines, anywhere = [], []
     carried: dict[By, Tensor] = {}
     for i, (x, a, beyond) in enumerate(zip(point.xs, point.at, point.beyond, strict=True)):
-        turns: list[tuple[Tensor, Tensor]] = []
+        mixed_steps: list[tuple[Tensor, Tensor]] = []
         fits = beyond & ((factors[i,] * a == out) | out.isnan())
         for j, step in enumerate(point.steps):
             by = (min(i, j), max(i, j))
             mixed = factors.get(by)
             if i != j and mixed is not None:
                 grows = fits & ~point.beyond[j] & torch.isfinite(mixed) & _equal(mixed * a, factors[j,])
-                turns.append((grows, torch.where(grows, mixed, 0.0) * step.to(out.dtype)))
+                mixed_steps.append((grows, torch.where(grows, mixed, 0.0) * step.to(out.dtype)))
                 carried[by] = carried[by] | grows if by in carried else grows
-        grown = reduce(torch.logical_or, [grows for grows, _ in turns]) if turns else None
+        grown = reduce(torch.logical_or, [grows for grows, _ in mixed_steps]) if mixed_steps else None
         plain = fits if grown is None else fits & ~grown
         line = torch.where(_any_of(plain, factors[i,]), factors[i,], 0.0) * torch.where(_any_of(plain, x), x, 1.0)
         if grown is not None:
-            slope = torch.where(grown, factors[i,], 0.0) + _sum_of([turn for _, turn in turns])
+            slope = torch.where(grown, factors[i,], 0.0) + _sum_of([mixed_step for _, mixed_step in mixed_steps])
             line = torch.where(grown, slope * torch.where(grown, x, 1.0), line)
         lines.append(torch.where(fits, line, 0.0))
         anywhere.append(fits)
@@ -209,7 +209,7 @@ def _any_of(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point: _ExpansionPoint) -> Tensor:
-    """Zero whose derivatives are NaN from an order on where an input is infinite and the asymptote lacks the derivative.
+    """Zero whose derivatives are NaN from an order on, where an input is infinite and the asymptote lacks them.
 
     A line has any slope that is a number or infinite, and 0 for the higher derivatives.
     """

@@ -165,19 +165,21 @@ class StableForms:
     def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
         """Find the certificate for a dtype; without one, make forms by rules."""
         try:
-            places = [path for path in (self.beside(), certificate.cache_folder()) if path is not None and _holds(path)]
+            sources = [
+                path for path in (self.beside(), certificate.cache_folder()) if path is not None and _holds(path)
+            ]
         except (OSError, RuntimeError):  # a folder that we may not enter, no home
-            places = []
-        found: Forms | None = _torch.apart(lambda: self._found(dtype, places, complaints))
+            sources = []
+        found: Forms | None = _torch.apart(lambda: self._found(dtype, sources, complaints))
         return found
 
-    def _found(self, dtype: torch.dtype, places: Sequence[Path], complaints: list[str]) -> Forms | None:
+    def _found(self, dtype: torch.dtype, sources: Sequence[Path], complaints: list[str]) -> Forms | None:
         captures = self._renewed()
 
         def find(formula: Callable[..., Any], meaning: Meaning) -> Forms | None:
             key, written = key_of(meaning, dtype), self._written(formula, captures)
-            for place in places:
-                path = certificate.cache_path(key) if place.is_dir() else place
+            for source in sources:
+                path = certificate.cache_path(key) if source.is_dir() else source
                 try:
                     for found in certificate.load(path, key):
                         return forms_of_certificate(found, meaning, written)
@@ -192,7 +194,7 @@ class StableForms:
 
         with without_side_effects():
             # a formula is cut into parts, which takes a while, only for certificates of them
-            return find_forms(self._formula, dtype, find, parts=bool(places))
+            return find_forms(self._formula, dtype, find, parts=bool(sources))
 
     def _written(self, formula: Callable[..., Any], captures: Captures) -> Callable[..., Tensor]:
         return while_current(formula, captures, getattr(self._formula, "__name__", "the formula"))
@@ -225,9 +227,9 @@ def _order(args: Sequence[Tensor]) -> int:
     return known + 2 if known and not is_recorded else MAX_ORDER
 
 
-def _holds(place: Path) -> bool:
+def _holds(source: Path) -> bool:
     """Whether there is a file of certificates, or a folder with some."""
     try:
-        return any(place.iterdir()) if place.is_dir() else place.exists()
+        return any(source.iterdir()) if source.is_dir() else source.exists()
     except PermissionError:  # the folder is not listable, but its files may be readable
         return True

@@ -291,14 +291,14 @@ def _pointwise(graph: fx.Graph, tensors: Sequence[Tensor]) -> dict[fx.Node, Any]
 def _run_node(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[Any, list[Any]]:
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     function: Any = node.target
-    with as_written(), _OpRecorder() as called:
+    with as_written(), _AtenRecorder() as called:
         result = (
             getattr(args[0], function)(*args[1:], **kwargs) if node.op == "call_method" else function(*args, **kwargs)
         )
     return result, called.ops
 
 
-class _OpRecorder(_torch.DispatchMode):
+class _AtenRecorder(_torch.DispatchMode):
     """Notes the ATen ops that run."""
 
     def __init__(self) -> None:

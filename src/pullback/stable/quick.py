@@ -75,11 +75,11 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     drafts = drafts_of(meaning)
     if drafts is None:
         return None
-    places = removable_holes(meaning.term, dtype)
+    locations = removable_holes(meaning.term, dtype)
     try:
         with torch.no_grad():
-            places = unfilled_holes(Formula(function), places, dtype)
-            bench = _Trial(Formula(function), meaning, dtype, _terms_with_roots(meaning.term, drafts), places)
+            locations = unfilled_holes(Formula(function), locations, dtype)
+            bench = _Trial(Formula(function), meaning, dtype, _terms_with_roots(meaning.term, drafts), locations)
     except Exception as error:  # any error of a user's function, such as one that refuses float64 or the values
         tell_mistake(error, meaning.name)
         return None
@@ -87,14 +87,14 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     used: dict[By, Draft] = {}
     better: dict[By, Sequence[str]] = {}
     for by, draft in drafts.items():
-        if not (*draft.rules, *draft.last, *places) and not by and bench.agrees(draft):
+        if not (*draft.rules, *draft.last, *locations) and not by and bench.agrees(draft):
             continue
         found = bench.best(by, draft)
         if found is None:
             return None
         form, verdict, draft = found
         if verdict.better:
-            better[by] = (*draft.rules, *draft.last, *(f"the limit at {at:g}" for at in places))
+            better[by] = (*draft.rules, *draft.last, *(f"the limit at {at:g}" for at in locations))
         if verdict.better or by:
             chosen[by], used[by] = form, draft
     if not better:
@@ -152,9 +152,9 @@ class Draft:
         made = Draft.of(tidy(rewrite(raw, differentiable_rules(), used, to_fixpoint=True)), tuple(used), self.wide)
         return made.filled(made.base, by, self.holes)
 
-    def filled(self, exact: Term, name: str, places: Sequence[float]) -> Draft:
+    def filled(self, exact: Term, name: str, locations: Sequence[float]) -> Draft:
         """Draft with the limits that a term of one variable has at its holes."""
-        return replace(self, term=with_limits(self.term, exact, name, places), holes=tuple(places))
+        return replace(self, term=with_limits(self.term, exact, name, locations), holes=tuple(locations))
 
     @classmethod
     def of(cls, base: Term, rules: Sequence[str], wide: bool = False) -> Draft:
@@ -196,12 +196,12 @@ def _terms_with_roots(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
     return list(dict.fromkeys([*results, *singular_subterms([written, *results])[:_MOST_SINGULAR]]))
 
 
-def unfilled_holes(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
+def unfilled_holes(formula: Formula, locations: list[float], dtype: torch.dtype) -> list[float]:
     """Holes of a term at which the formula gives NaN, and not a number of its author's choice."""
-    if not places:
-        return places
-    (value,) = formula.run([torch.tensor(places, dtype=dtype)], 0).values()
-    return [place for place, is_nan in zip(places, value.isnan().tolist(), strict=True) if is_nan]
+    if not locations:
+        return locations
+    (value,) = formula.run([torch.tensor(locations, dtype=dtype)], 0).values()
+    return [place for place, is_nan in zip(locations, value.isnan().tolist(), strict=True) if is_nan]
 
 
 class _Trial:
@@ -213,9 +213,9 @@ class _Trial:
         meaning: Meaning,
         dtype: torch.dtype,
         terms: Sequence[Term],
-        places: list[float],
+        locations: list[float],
     ) -> None:
-        self._holes = places
+        self._holes = locations
         self._names, self._dtype = meaning.variables, dtype
         self._name, self._term = meaning.name, meaning.term
         self._format, self._single = format_of(dtype), format_of(torch.float32)

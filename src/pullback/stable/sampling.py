@@ -305,10 +305,10 @@ def _sign_crossings(target: Term, found: TargetSamples, dtype: torch.dtype, seed
     """Midpoints of bisections between points of opposite sign: samples that approach zeros of several variables."""
     near = np.max([np.abs(x) for x in found.points.values()], axis=0) < _CROSSING_RANGE
     random, columns = np.random.default_rng(seed), np.stack(list(found.points.values()))
-    sides = [np.flatnonzero(near & (sign * found.exact > 0)) for sign in (1, -1)]
-    if not all(map(len, sides)):
+    by_sign = [np.flatnonzero(near & (sign * found.exact > 0)) for sign in (1, -1)]
+    if not all(map(len, by_sign)):
         return found.at(np.empty(0, int))
-    above, below = (columns[:, random.choice(side, _PAIRS)] for side in sides)
+    above, below = (columns[:, random.choice(rows, _PAIRS)] for rows in by_sign)
     ways = []
     for _ in range(_BISECTIONS):
         middle = format_of(dtype).round((above + below) / 2)

@@ -109,12 +109,12 @@ def singular_points(target: Term, name: str, known: TargetSamples, dtype: torch.
 
 
 def samples_around(
-    target: Term, names: Sequence[str], places: Sequence[float], dtype: torch.dtype, seed: int, domain: Domain
+    target: Term, names: Sequence[str], locations: Sequence[float], dtype: torch.dtype, seed: int, domain: Domain
 ) -> TargetSamples:
     """Samples of a term of one variable around some points, at distances from one step of the format to a million."""
     form, random = format_of(dtype), np.random.default_rng(seed)
     steps = np.concatenate([np.arange(9), 2.0 ** np.arange(3, 21) * random.uniform(1, 2, 18)]).astype(np.int64)
-    centers = form.ordinal(np.array(places, dtype=np.float64))
+    centers = form.ordinal(np.array(locations, dtype=np.float64))
     last = int(form.ordinal(np.array([form.largest]))[0])
     around = (centers[:, None] + np.concatenate([-steps, steps])).clip(-last, last)
     x = np.unique(form.at_ordinal(around.ravel()))
@@ -206,9 +206,9 @@ def removable_holes(root: Term, dtype: torch.dtype) -> list[float]:
     return [float(x) for x in zeros[unknown] if mpmath_limit(root, names[0], float(x)) is not None]
 
 
-def with_limits(term: Term, target: Term, name: str, places: Sequence[float]) -> Term:
-    """Term that has the limits of its exact meaning at some places, where there are any."""
-    for place in places:
+def with_limits(term: Term, target: Term, name: str, locations: Sequence[float]) -> Term:
+    """Term that has the limits of its exact meaning at some locations, where there are any."""
+    for place in locations:
         value = mpmath_limit(target, name, place)
         if value is not None:
             term = Term("where", (Term("eq", (var(name), const(place))), const(value), term))

@@ -180,8 +180,8 @@ class _TowerNode(torch.autograd.Function):
     """One derivative, whose gradient is the next."""
 
     @staticmethod
-    def forward(ctx: Any, turns: DerivativeTower, form: Function, by: By, *xs: Tensor) -> Tensor:
-        ctx.turns, ctx.by = turns, by
+    def forward(ctx: Any, tower: DerivativeTower, form: Function, by: By, *xs: Tensor) -> Tensor:
+        ctx.tower, ctx.by = tower, by
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*xs)
         return form(*xs)
@@ -192,7 +192,7 @@ class _TowerNode(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         xs, by = ctx.saved_tensors, ctx.by
         wanted = ctx.needs_input_grad[3:]
-        gs = [g * ctx.turns.of(tuple(sorted((*by, i))), xs) if needed else None for i, needed in enumerate(wanted)]
+        gs = [g * ctx.tower.of(tuple(sorted((*by, i))), xs) if needed else None for i, needed in enumerate(wanted)]
         return (None, None, None, *gs)
 
 

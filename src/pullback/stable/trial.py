@@ -73,8 +73,8 @@ def special_points(count: int) -> tuple[Floats, ...]:
 
 def evenly_spread(count: int, most: int) -> np.ndarray:
     """Evenly spread distinct indices below a size (`np.unique` imports masked arrays, which is slow)."""
-    places = np.linspace(0, max(count - 1, 0), most).astype(int)[: most * bool(count)]
-    return places[np.diff(places, prepend=-1) > 0]
+    indices = np.linspace(0, max(count - 1, 0), most).astype(int)[: most * bool(count)]
+    return indices[np.diff(indices, prepend=-1) > 0]
 
 
 def with_root_groups(
@@ -259,13 +259,13 @@ def compare(form: Evaluation, written: Evaluation, format_: Format, single: Form
         single: float32's.
         exact: the value at a point, by its row and place; `None` if it cannot be computed.
     """
-    same = _close(form.wide, written.wide, _AGREE * np.abs(form.wide))
+    agree = _close(form.wide, written.wide, _AGREE * np.abs(form.wide))
     ours, theirs = (_settled(way, single) for way in (form, written))
     larger = np.fmax(np.abs(form.wide), np.abs(written.wide))
     disputed = theirs & ~_close(form.wide, written.wide, _DISPUTED * larger) & ~(larger < format_.smallest_normal)
-    disputed |= ~(same | ours) & np.isnan(written.result) & np.isfinite(form.result)
-    known = (same | ours | theirs) & ~disputed
-    truth = np.where(same | ours, form.wide, written.wide)
+    disputed |= ~(agree | ours) & np.isnan(written.result) & np.isfinite(form.result)
+    known = (agree | ours | theirs) & ~disputed
+    truth = np.where(agree | ours, form.wide, written.wide)
     for row, place in _some_of(np.argwhere(disputed)):
         value = exact(row, place)
         if value is None:
@@ -281,8 +281,8 @@ def compare(form: Evaluation, written: Evaluation, format_: Format, single: Form
     return TrialOutcome(bool(np.any(most_written > GAIN * np.maximum(most, FLOOR))), worse or not enough)
 
 
-def _some_of(places: np.ndarray) -> list[tuple[int, int]]:
-    return [(int(row), int(place)) for row, place in places[evenly_spread(len(places), _MOST_DISPUTED)]]
+def _some_of(indices: np.ndarray) -> list[tuple[int, int]]:
+    return [(int(row), int(place)) for row, place in indices[evenly_spread(len(indices), _MOST_DISPUTED)]]
 
 
 def keeps_special_values(form: Floats, written: Floats, format_: Format) -> bool:

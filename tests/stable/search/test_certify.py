@@ -16,7 +16,7 @@ from pullback.stable.oracle import balls as precision
 from pullback.stable.oracle.values import exact
 from pullback.stable.piecewise import parse_piecewise
 from pullback.stable.search.certify import certify, judge
-from pullback.stable.search.search import FormSearch, SearchResult
+from pullback.stable.search.search import FormSearch, FoundProgram
 
 INFINITE = torch.tensor([math.inf, -math.inf])
 
@@ -28,7 +28,7 @@ def judge_program(function, program, by=(), **options):
     target = meaning.term
     for name in by:
         target = exact_derivative(target, name)
-    search._found[by] = SearchResult(target, parse_piecewise(program.splitlines()), (), 0.0, 0.0, 0)
+    search._found[by] = FoundProgram(target, parse_piecewise(program.splitlines()), (), 0.0, 0.0, 0)
     return judge(Formula(function), search, by, meaning.variables, None)
 
 

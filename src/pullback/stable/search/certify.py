@@ -30,7 +30,7 @@ from pullback.stable.oracle.values import Truth, exact
 from pullback.stable.parts import PartitionedFormula
 from pullback.stable.piecewise import Piece, Piecewise, emit
 from pullback.stable.sampling import Domain, TargetSamples, checked_domain, sample_target
-from pullback.stable.search.search import FormSearch, SearchResult, Wide
+from pullback.stable.search.search import FormSearch, FoundProgram, Wide
 from pullback.stable.singularities import critical_points, moved_hole, samples_around, singular_points
 from pullback.stable.term import Term, const, parse, var
 from pullback.stable.trial import keeps_special_values
@@ -91,8 +91,8 @@ class InfiniteInputs:
     def _limits(self, x: Term) -> Term:
         """Values of the formula as written at ±∞ as a term."""
         at = widened(self.points[self._names[0]])
-        sides = [self._wanted[at == end] for end in (np.inf, -np.inf)]
-        above, below = (_constant_of(float(side[0]) if len(side) else math.nan, x) for side in sides)
+        at_ends = [self._wanted[at == end] for end in (np.inf, -np.inf)]
+        above, below = (_constant_of(float(value[0]) if len(value) else math.nan, x) for value in at_ends)
         return Term("where", (Term("gt", (x, const(0))), above, below))
 
 
@@ -157,7 +157,7 @@ def judge(formula: Formula, search: FormSearch, by: By, names: Sequence[str], lo
     )
 
 
-def _fresh_points(found: SearchResult, names: Sequence[str], search: FormSearch) -> TargetSamples:
+def _fresh_points(found: FoundProgram, names: Sequence[str], search: FormSearch) -> TargetSamples:
     """Fresh points: a sample, and the neighbourhood of every root, pole and hole.
 
     Raises:
@@ -175,9 +175,11 @@ def _fresh_points(found: SearchResult, names: Sequence[str], search: FormSearch)
                 f"{moved[0]} is rounded, and near {names[0]} = {at:.6g} that changes the value or a derivative: what "
                 "is meant there has no exact value to measure against"
             )
-    places = critical_points(target, names[0], fresh, search.dtype) if search.dtype.itemsize > 2 else []
+    locations = critical_points(target, names[0], fresh, search.dtype) if search.dtype.itemsize > 2 else []
     return (
-        fresh.merged_with(samples_around(target, names, places, search.dtype, seed, search.domain)) if places else fresh
+        fresh.merged_with(samples_around(target, names, locations, search.dtype, seed, search.domain))
+        if locations
+        else fresh
     )
 
 
@@ -196,7 +198,7 @@ class _WrittenBaseline:
         by: By,
         names: Sequence[str],
         fresh: TargetSamples,
-        found: SearchResult,
+        found: FoundProgram,
     ) -> None:
         self._truth: Truth = exact([found.target], fresh.points)[0]
         self._found, self._wide = found, search.wide != "never" and search.dtype.itemsize > 2

@@ -251,8 +251,8 @@ def _constant_term(value: float) -> Term:
 
 def _term_of(op: str, kept: Sequence[ClassImplementations], place: int) -> Term:
     """Term of one combination of operands."""
-    places = np.unravel_index(place, [len(k.terms) for k in kept])
-    return Term(op, tuple(k.terms[p] for k, p in zip(kept, places, strict=True)))
+    indices = np.unravel_index(place, [len(k.terms) for k in kept])
+    return Term(op, tuple(k.terms[p] for k, p in zip(kept, indices, strict=True)))
 
 
 def _cover(errors: np.ndarray, costs: np.ndarray, most: int) -> list[int]:

@@ -50,7 +50,7 @@ _CLOSER = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class FoundProgram:
     """Result of a search for one target.
 
     Attributes:
@@ -87,15 +87,15 @@ class FormSearch:
     wide: Wide = "where-needed"
     dtype: torch.dtype = torch.float32
     seed: int = 0
-    _found: dict[tuple[str, ...], SearchResult] = field(default_factory=dict)
+    _found: dict[tuple[str, ...], FoundProgram] = field(default_factory=dict)
 
-    def find(self, *by: str) -> SearchResult:
+    def find(self, *by: str) -> FoundProgram:
         """Program of the formula, or of its derivative by some variables in succession."""
         if by not in self._found:
             self._found[by] = self._search(by)
         return self._found[by]
 
-    def _search(self, by: tuple[str, ...]) -> SearchResult:
+    def _search(self, by: tuple[str, ...]) -> FoundProgram:
         start = time.perf_counter()
         target, graph, root = self._graph(by)
         names = variables(target) or variables(self.formula)  # a derivative may have fewer
@@ -103,12 +103,12 @@ class FormSearch:
         stable = [t for t in stable if set(variables(t)) <= set(names)]
         known = sample_target(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES * min(len(names), 2))
         if not len(known):
-            return SearchResult(target, Piecewise.of(target), (), 0.0, time.perf_counter() - start, graph.size)
-        places = (
+            return FoundProgram(target, Piecewise.of(target), (), 0.0, time.perf_counter() - start, graph.size)
+        locations = (
             critical_points(target, names[0], known, self.dtype) if len(names) == 1 and self.dtype.itemsize > 2 else []
         )
-        if places:
-            known = known.merged_with(samples_around(target, names, places, self.dtype, self.seed, self.domain))
+        if locations:
+            known = known.merged_with(samples_around(target, names, locations, self.dtype, self.seed, self.domain))
         graph.union(graph.add_term(decided_branches(target, known.points)), root)
         graph.rebuild()
         inner = known.in_regions(_INNER * min(len(names), 2))
@@ -119,7 +119,7 @@ class FormSearch:
             kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)
             terms = [*map(tidy, kept.terms if kept else ()), *stable, target]
             choices = list(dict.fromkeys([*choices, *(Implementation(t, w) for t in terms for w in widths)]))
-            program, worst, bad = self._program(target, names, choices, known, places)
+            program, worst, bad = self._program(target, names, choices, known, locations)
             if not len(bad) or attempt == len(_EFFORTS) - 1:
                 break
             # every implementation fails at these: look for others there, with more forms
@@ -132,7 +132,7 @@ class FormSearch:
                     c for t in terms for w in widths if (c := clamped(Implementation(t, w), self.dtype)).term is not t
                 ]
         variants = tuple(t for t in terms[:-1] if t.op != CONST)[:_VARIANTS]
-        return SearchResult(target, program, variants, worst, time.perf_counter() - start, graph.size)
+        return FoundProgram(target, program, variants, worst, time.perf_counter() - start, graph.size)
 
     def _graph(self, by: tuple[str, ...]) -> tuple[Term, EGraph, int]:
         """Target and an e-graph with its class: the target and the derivatives of stable forms."""
@@ -155,7 +155,7 @@ class FormSearch:
         names: Sequence[str],
         choices: Sequence[Implementation],
         known: TargetSamples,
-        places: Sequence[float],
+        locations: Sequence[float],
     ) -> tuple[Piecewise, float, TargetSamples]:
         """Choose among implementations by thresholds; add fresh points where the result is wrong, and repeat.
 
@@ -171,9 +171,9 @@ class FormSearch:
             else:
                 program = split_multivariate(names, choices, known, goal, self.dtype)
             fresh = sample_target(target, names, self.dtype, self.seed + 1 + round_, self.domain, near)
-            if places:
+            if locations:
                 fresh = fresh.merged_with(
-                    samples_around(target, names, places, self.dtype, self.seed + 1 + round_, self.domain)
+                    samples_around(target, names, locations, self.dtype, self.seed + 1 + round_, self.domain)
                 )
             ulp = UlpMeasure(fresh.exact, self.dtype).ulp(program.run(fresh.tensors(self.dtype))).numpy()
             worst = float(ulp.max(initial=0.0))

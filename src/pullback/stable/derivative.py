@@ -58,6 +58,7 @@ def _derivative_of(term: Term, by: str, found: Mapping[Term, Term], filled: Fill
         return ZERO
     if term.op == POLY or not OPS[term.op].partials:
         raise DerivativeError(f"the derivative of {term.op} is not in the table of pointwise ops.")
+    # d f(a, b, …)/dx = ∂f/∂a · da/dx + ∂f/∂b · db/dx + …; terms with a slope of 0 are left out, so 0 · ∞ is 0 here
     total = ZERO
     for partial, slope in zip(_partials(term.op), slopes, strict=True):
         if slope is not ZERO:

@@ -241,6 +241,7 @@ def _steep(factor: Tensor, step: Tensor, rest: Tensor | None) -> Tensor:
     """
     dtype = working(step.dtype)
     infinite = torch.isinf(factor)
+    # max^0.75 is finite, and its square, max^1.5, overflows: with the sign of `other` to the right infinity
     one = factor.to(dtype).masked_fill(~infinite, 0.0).masked_fill(infinite, torch.finfo(dtype).max ** 0.75)
     other = torch.where(factor > 0, one, -one)
     product = step.to(dtype) * one
@@ -257,6 +258,8 @@ def nan_from(order: int, d: Tensor) -> Tensor:
 
     ∞ − ∞, and not ∞ · 0: forward mode makes float64 of a single number times one of Python.
     """
+    # The k-th derivative of d^(n − ½) is c d^(n − ½ − k): 0 at d = 0 for k < n, infinite from k = n on. The difference
+    # of two equal infinities is NaN.
     infinite = d.pow(order - 0.5)
     return infinite - infinite
 

@@ -94,6 +94,8 @@ def errors(computed: torch.Tensor, truth: Truth) -> Errors:
     inf = defined & infinite & ~(beyond & (np.sign(got) == np.sign(truth.high)))
     zero = defined & (got == 0) & ~subnormal
     stated = defined & ~(nan | inf | zero)
+    # Scaling by 2^−unit is exact, and both numbers are then below 2^(mantissa + 1): the difference neither overflows
+    # nor loses bits. `low` enters last, since high + low has more digits than float64 holds.
     unit = form.ulp_exponent(truth.high)
     after_largest = 2.0 ** (form.mantissa + 1)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -19,6 +19,7 @@ from functools import cache
 from pullback.stable.rewriting import RewriteRule, parse_rules
 
 FAMILIES = {
+    # Associativity of sums, differences and products, distributivity, squares of binomials.
     "ring": """
         (a + b) + c => a + (b + c)
         (a * b) * c => a * (b * c)
@@ -55,6 +56,8 @@ FAMILIES = {
         a - 0 => a
         0 - a => -a
     """,
+    # A common denominator avoids the difference of two large quotients; a division of numerator and denominator by the
+    # same term avoids their overflow.
     "fractions": """
         a / b <=> a * (1 / b)
         (a / b) * c => (a * c) / b
@@ -84,6 +87,8 @@ FAMILIES = {
         a / (a * a + b) => 1 / (a + b / a)
         a / (b + c) => 1 / (b / a + c / a)
     """,
+    # eᵃ − 1 and the like without the rounding of eᵃ near 1; gauss(a) = exp(−a²/2) is computed without the rounding of
+    # a².
     "exponentials": """
         exp(a) * exp(b) <=> exp(a + b)
         exp(a) / exp(b) => exp(a - b)
@@ -113,6 +118,7 @@ FAMILIES = {
         gauss(a) => qgauss(a) * qgauss(a)
         exp2(a) <=> exp(a * LN2)
     """,
+    # log(1 + u) without the rounding of 1 + u, and logarithms of quotients near 1 as those of a difference.
     "logarithms": """
         log(1 + a) <=> log1p(a)
         log(1 - a) => log1p(-a)
@@ -169,6 +175,7 @@ FAMILIES = {
         exp(a) * 0.5 - 1 => expm1(a - LN2)
         exp(a) - 2 => 2 * expm1(a - LN2)
     """,
+    # DLMF §4.35 (identities) and §4.37 (inverse functions).
     "hyperbolic": """
         tanh(a) <=> 2 * sigmoid(2 * a) - 1
         tanh(a) <=> expm1(2 * a) / (expm1(2 * a) + 2)
@@ -207,6 +214,7 @@ FAMILIES = {
         log(a + sqrt(a - 1) * sqrt(a + 1)) => acosh(a)
         tanh(a) - tanh(b) => sinh(a - b) / (cosh(a) * cosh(b))
     """,
+    # Conjugates: √a − √b = (a − b)/(√a + √b). hypot(a, b) does not overflow where a² does.
     "roots": """
         sqrt(a) - sqrt(b) => (a - b) / (sqrt(a) + sqrt(b))
         sqrt(a) - b => (a - b * b) / (sqrt(a) + b)
@@ -247,6 +255,8 @@ FAMILIES = {
         pow(a, b) - 1 => expm1(b * log(a))
         pow(a, b) - pow(c, b) => pow(c, b) * expm1(b * (log(a) - log(c)))
     """,
+    # DLMF §4.21 (identities) and §4.24 (inverse functions); half angles for 1 − cos a, sum to product for differences.
+    # For asin and acos by atan2: Kahan, "Branch cuts for complex elementary functions", 1987.
     "circular": """
         1 - cos(a) <=> 2 * (sin(a * 0.5) * sin(a * 0.5))
         cos(a) - 1 => -2 * (sin(a * 0.5) * sin(a * 0.5))
@@ -289,6 +299,7 @@ FAMILIES = {
         tan(PI / 4 + a) => (1 + tan(a)) / (1 - tan(a))
         atan(tan(a)) => a
     """,
+    # DLMF §7.2: erfc(a) = exp(−a²) erfcx(a), where erfcx neither under- nor overflows for a > 0.
     "error function": """
         1 + erf(a) <=> erfc(-a)
         1 - erf(a) <=> erfc(a)

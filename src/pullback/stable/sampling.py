@@ -269,6 +269,8 @@ class TargetSamples:
         count = max(1, min(count, len(self)) // REGION) * REGION
         rows = np.sort(np.resize(np.unique(np.linspace(0, len(self) - 1, count).astype(int)), count))
         axes = [x[rows] for x in self.points.values()]
+        # Ranks of the first variables in six bins each, and within these the last variable in order: sixteen successive
+        # samples are then a box.
         bins = [(np.argsort(np.argsort(x, kind="stable")) * 6) // count for x in axes[:-1]]
         return self.at(rows[np.lexsort((axes[-1], *bins[::-1]))])
 

@@ -137,6 +137,8 @@ def _narrowed(target: Term, name: str, dtype: torch.dtype, low: Floats, high: Fl
             )
         return made
 
+    # Each round divides an interval into sixteen in the order of the format, and keeps the part with the change of
+    # sign, or the two parts beside the extreme value: all intervals at once, since the oracle is fast on many points.
     for _ in range(_GRID_ROUNDS if len(rows) else 0):
         grid = first[:, None] + (last - first)[:, None] * np.arange(_GRID_PARTS + 1) // _GRID_PARTS
         value = values(grid)

@@ -259,6 +259,8 @@ def compare(form: Evaluation, written: Evaluation, format_: Format, single: Form
         single: float32's.
         exact: the value at a point, by its row and place; `None` if it cannot be computed.
     """
+    # Three kinds of evidence for a float64 value: form and formula agree, the form agrees with itself in float32, or
+    # the formula does. The first two are evidence for the form's value, the third alone for the formula's.
     agree = _close(form.wide, written.wide, _AGREE * np.abs(form.wide))
     ours, theirs = (_settled(way, single) for way in (form, written))
     larger = np.fmax(np.abs(form.wide), np.abs(written.wide))

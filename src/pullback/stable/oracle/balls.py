@@ -131,6 +131,7 @@ class BallProgram:
             wanted: for every root and point, whether it is wanted. Other entries of the columns are undefined.
         """
         count = wanted.shape[1]
+        # Points at which a root is settled already cost nothing at the next precision.
         needed = self._needed(wanted)
         columns: list[Column] = [np.empty(0, object)] * len(self.terms)
         for slot, value in self._enclosed():
@@ -231,6 +232,7 @@ def round_balls(balls: Column, negligible: float = NEGLIGIBLE) -> RoundedBalls:
     settled = np.fromiter(map(ball.rel_accuracy_bits, balls), np.int64, count) >= SETTLED_BITS
     settled &= np.fromiter(map(ball.is_finite, balls), bool, count)
     high, low = np.zeros(count), np.zeros(count)
+    # high = fl(m) and low = fl(m − high) for the midpoint m: together 106 bits, of which `SETTLED_BITS` are proved
     middles = list(map(ball.mid, balls[settled]))
     high[settled] = list(map(float, middles))
     rests = map(operator.sub, middles, map(ball, high[settled].tolist()))

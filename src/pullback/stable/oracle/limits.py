@@ -75,6 +75,7 @@ def _why_here(function: Any, operands: Sequence[Ball]) -> NoValue:
         return NoValue.UNDECIDED
     if _has_some_value(function, [(a,) if a.is_exact() else (a.lower(), a.mid(), a.upper()) for a in operands]):
         return NoValue.UNDECIDED
+    # No value at the operands. If there is one right beside them, they are at an edge of the domain or at a hole in it.
     nudges = [(1 if a.contains(0) else abs(a)) * _NUDGE for a in operands]
     beside = [(a.lower() - by, a.upper() + by) for a, by in zip(operands, nudges, strict=True)]
     return NoValue.SINGULAR if _has_some_value(function, beside) else NoValue.OUTSIDE

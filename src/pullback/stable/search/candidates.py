@@ -87,6 +87,7 @@ def patches(
     """Yield polynomials for the stretches where every other implementation fails."""
     x = bad.points[name]
     x = x[(abs(x) > 1e-3) & (abs(x) < 1e3)]
+    # points that are close to each other, relative to their distance from 0, are one stretch
     stretches = np.split(x, 1 + np.flatnonzero(np.diff(x) > 0.1 * (0.2 + abs(x[:-1]))))
     for stretch in filter(len, stretches[:4]):
         length = stretch[-1] - stretch[0]

@@ -133,6 +133,8 @@ def judge(formula: Formula, search: FormSearch, by: By, names: Sequence[str], lo
     fresh = _fresh_points(found, names, search)
     if not len(fresh):
         return Judgement(Form(Piecewise.of(found.target), "no point of the domain has a value"), False, False)
+    # Besides what the search found, the formula's own term may be best: in float64, or where PyTorch's derivative is
+    # worse than the term of the derivative.
     bench = _WrittenBaseline(formula, search, by, names, fresh, found)
     tried = [(program, bench.errors(program.run(bench.inputs))) for program in bench.candidates()]
     limit = min(_spurious_and_ulp(e)[1] for _, e in tried) + _BETTER

@@ -61,7 +61,7 @@ class EGraph:
 
     def find(self, a: int) -> int:
         """Class that an id belongs to."""
-        parent = self._parent
+        parent = self._parent  # union-find with path halving
         while parent[a] != a:
             parent[a] = parent[parent[a]]
             a = parent[a]
@@ -89,6 +89,7 @@ class EGraph:
             self.union(made, self.add((CONST, folded)))
         if self._has_kink(node):
             self._kinked.add(made)
+        # Two analytic functions that agree at generic points are equal, but |x| and x agree wherever x > 0.
         key = None if made in self._kinked else self._key(value)
         if key is not None and (twin := self._by_value.setdefault(key, made)) != made:
             self.union(made, twin)
@@ -112,6 +113,8 @@ class EGraph:
         if not self._agree(a, b):
             self.refused.add(why)
             return False
+        # The larger class survives, so that few nodes move. Congruence (f(a) = f(b) if a = b) is left to `rebuild`:
+        # once for many merges, as in egg, is cheaper than after each.
         if len(self.nodes[a]) < len(self.nodes[b]):
             a, b = b, a
         self._parent[b] = a
@@ -152,11 +155,14 @@ class EGraph:
                 until, times = resting.get(rule.text, (0, 0))
                 if until > iteration:
                     continue
+                # Backoff: associativity and distributivity match everywhere and would crowd out the rest. A rule that
+                # exceeds its limit is suspended, the longer and with the higher limit the more often it did.
                 most = 300 * 2**times
                 matches = self._matches(rule, heads, most)
                 if len(matches) > most:
                     resting[rule.text] = (iteration + 2 * times + 3, times + 1)
                 found += matches[:most]
+            # All matches are found before any is applied: the graph does not change while it is searched.
             before = (self.size, len(self.nodes))
             for rule, bound, owner in found:
                 self.union(self.add_term(rule.right, bound), owner, rule.text)
@@ -409,6 +415,7 @@ class ClassTruths:
         if owner not in self._balls:
             self._balls[owner], self._bits[owner] = made, bits
             return
+        # Every node of a class encloses the same values; the tighter ball at each sample is the better one.
         better = bits > self._bits[owner]
         if better.any():
             known = self._balls[owner]

@@ -51,6 +51,8 @@ class UlpMeasure:
         info = torch.finfo(dtype)
         high = torch.from_numpy(exact)
         smallest = torch.tensor(info.tiny, dtype=torch.float64)
+        # |x| = m 2ᵉ with ½ ≤ m < 1, so the last place of x's binade is eps 2^(e − 1); below the normal numbers it is
+        # that of the lowest binade. Both factors are powers of two: the scaling below is exact.
         exponent = torch.frexp(torch.maximum(high.abs(), smallest).nan_to_num(nan=1.0, posinf=info.max))[1]
         self._per_ulp = torch.ldexp(torch.ones_like(high), 1 - exponent) / info.eps
         self._over = high.abs() > info.max
@@ -201,6 +203,7 @@ class Extraction:
         if measure is None:
             measure = self._measures[owner] = UlpMeasure(self._truths.exact[owner], self._dtype)
         worst = measure.ulp(values).reshape(len(values), -1, REGION).amax(-1)
+        # half an ulp is correct rounding, which no implementation improves on
         return torch.log2(1 + (worst - 0.5).clamp_min_(0)).numpy()
 
 
@@ -216,6 +219,7 @@ def affordable_classes(graph: EGraph, roots: Collection[int], most: float) -> di
         owner: [(OPS[n[0]].cost, tuple(map(graph.find, n[1:]))) for n in made_of if n[0] not in LEAVES]
         for owner, made_of in graph.nodes.items()
     }
+    # Cost of the cheapest term of each class, by relaxation as in Bellman and Ford's shortest paths.
     low = {owner: 0.05 for owner, made_of in graph.nodes.items() if any(n[0] in LEAVES for n in made_of)}
     changed = True
     while changed:
@@ -227,6 +231,8 @@ def affordable_classes(graph: EGraph, roots: Collection[int], most: float) -> di
             if costs and min(costs) < low.get(owner, np.inf):
                 low[owner], changed = min(costs), True
     most = max([most, *(2 * low[owner] for owner in roots if owner in low)])
+    # Cost of the cheapest context of each class: of a root's term, less the class itself. Dijkstra's algorithm from the
+    # roots, since a context only grows on the way down.
     rest = {owner: 0.0 for owner in roots if owner in low}
     waiting = [(0.0, owner) for owner in rest]
     while waiting:
@@ -261,6 +267,8 @@ def _cover(errors: np.ndarray, costs: np.ndarray, most: int) -> list[int]:
     alive = np.ones(len(errors), bool)
     chosen: list[int] = []
     while alive.any() and len(chosen) < most:
+        # Greedy set cover: the remaining error in bits, summed over the regions, plus a little for the length. An
+        # addition more has to save 0.15 bits somewhere.
         score = np.minimum(errors, best).sum(1) + 0.15 * costs
         score[~alive] = np.inf
         i = int(np.argmin(score))

@@ -75,12 +75,14 @@ def _shape(shifted: Term, nodes: np.ndarray) -> tuple[int, bool] | None:
     value = exact([shifted], {"t": t})[0].high
     if not np.isfinite(value).all() or (value == 0).any():
         return None
+    # f(t) ≈ C tᵖ at t = 2⁻⁶⁶ and half of it, so their quotient is 2ᵖ
     order = np.log2(abs(value[0] / value[1]))
     power = round(float(order))
     if abs(order - power) > 1e-3 or not -3 <= power <= 6:
         return None
     if not both:
         return power, False
+    # f(t) / tᵖ is even if f(t) / f(−t) = (−1)ᵖ; tested far from 0, where odd terms would show
     mirrored = value[3] / value[4] * (-1) ** power
     return power, bool(abs(mirrored - 1) < 1e-13)
 
@@ -97,6 +99,7 @@ def _fit(
     with np.errstate(all="ignore"):
         y = value / t**power
     for degree in _DEGREES:
+        # In u / radius the columns are of one size, and divided by y the residuals are relative errors.
         columns = np.vander(u / unit, degree + 1, increasing=True) / y[:, None]
         target = np.ones_like(y)
         made: list[float] = []

@@ -60,6 +60,8 @@ def price(errors: Floats, costs: Floats, goal: Goal) -> Floats:
     The main term is the squared regret: log2 of the error beyond the goal, less that of the best implementation. So
     where all are bad, none is preferred. Cost and the error up to 10 ulp break ties.
     """
+    # Bits lost beyond the goal. A square makes one bad sample worse than many slightly bad ones; the factor 4 makes a
+    # regret of 2.5 bits as expensive as a branch (`CHANGE`).
     beyond = np.log2(1 + goal.weight * np.maximum(errors - goal.enough, 0))
     regret = beyond - beyond.min(0)
     prices: Floats = 4 * regret**2 + 2e-3 * costs[:, None] + 1e-3 * np.minimum(errors, 10)
@@ -128,6 +130,8 @@ def cheapest(prices: Floats, change: float = CHANGE) -> tuple[list[Regime], floa
     came = np.zeros((n, count), np.int32)
     own = np.arange(count)
     for j in range(1, n):
+        # From any implementation it is best to change to the cheapest one so far: the minimum over i needs no second
+        # loop.
         other = int(np.argmin(best))
         switched = best[other] + change
         stays = best <= switched

@@ -99,6 +99,7 @@ class FormSearch:
         start = time.perf_counter()
         target, graph, root = self._graph(by)
         names = variables(target) or variables(self.formula)  # a derivative may have fewer
+        # Terms that compute the antiderivative well are often written so that their derivatives cancel nowhere, too.
         stable = [derivative(v, by[-1]) for v in self.find(*by[:-1]).variants] if by else []
         stable = [t for t in stable if set(variables(t)) <= set(names)]
         known = sample_target(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES * min(len(names), 2))

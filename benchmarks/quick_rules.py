@@ -73,14 +73,14 @@ class Subject:
 def subjects() -> Iterator[Subject]:
     for rule in (*differentiable_rules(), *final_rules()):
         run = lambda at, term=rule.left: evaluate(term, at)  # noqa: E731
-        yield Subject(rule.text, rule.left, run, Piecewise.of(rewrite(rule.right, final_rules(), {}, again=False)))
+        yield Subject(rule.text, rule.left, run, Piecewise.of(rewrite(rule.right, final_rules(), {}, to_fixpoint=False)))
     for rule in float64_only():
         run = lambda at, term=rule.left: evaluate(term, at)  # noqa: E731
         yield Subject(f"in float64: {rule.text}", rule.left, run, Piecewise.of(rule.right, wide=True))
     for op in sorted(STEEP):
         term = parse(f"{op}(a)")
         slope = derivative(term, "a")
-        better = rewrite(rewrite(slope, differentiable_rules(), {}, again=True), final_rules(), {}, again=False)
+        better = rewrite(rewrite(slope, differentiable_rules(), {}, to_fixpoint=True), final_rules(), {}, again=False)
         yield Subject(f"the derivative of {op}", slope, lambda at, term=term: autograd(term, at), Piecewise.of(better))
 
 

@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 import pullback
 from pullback.graph import bits
 from pullback.kernels.backend import packs_bits
-from tests.kernels.test_bits import grads, kept_in_bits
+from tests.kernels.test_bit_packing import grads, kept_in_bits
 
 pytestmark = pytest.mark.usefixtures("native")
 BITS = "truth values, one bit each"

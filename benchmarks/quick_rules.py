@@ -73,7 +73,9 @@ class Subject:
 def subjects() -> Iterator[Subject]:
     for rule in (*differentiable_rules(), *final_rules()):
         run = lambda at, term=rule.left: evaluate(term, at)  # noqa: E731
-        yield Subject(rule.text, rule.left, run, Piecewise.of(rewrite(rule.right, final_rules(), {}, to_fixpoint=False)))
+        yield Subject(
+            rule.text, rule.left, run, Piecewise.of(rewrite(rule.right, final_rules(), {}, to_fixpoint=False))
+        )
     for rule in float64_only():
         run = lambda at, term=rule.left: evaluate(term, at)  # noqa: E731
         yield Subject(f"in float64: {rule.text}", rule.left, run, Piecewise.of(rule.right, wide=True))

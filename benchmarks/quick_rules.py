@@ -82,7 +82,9 @@ def subjects() -> Iterator[Subject]:
     for op in sorted(STEEP):
         term = parse(f"{op}(a)")
         slope = derivative(term, "a")
-        better = rewrite(rewrite(slope, differentiable_rules(), {}, to_fixpoint=True), final_rules(), {}, again=False)
+        better = rewrite(
+            rewrite(slope, differentiable_rules(), {}, to_fixpoint=True), final_rules(), {}, to_fixpoint=False
+        )
         yield Subject(f"the derivative of {op}", slope, lambda at, term=term: autograd(term, at), Piecewise.of(better))
 
 

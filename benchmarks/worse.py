@@ -105,7 +105,11 @@ def compared(case: Case, function: Callable[..., Any], backends: Sequence[str], 
         at = samples_at(target, fresh(names, case.domain, count, seed))
         if len(names) == 1:
             places = critical_points(target, names[0], at, torch.float32)
-            at = at.and_(samples_around(target, names, places, torch.float32, seed, case.domain)) if places else at
+            at = (
+                at.merged_with(samples_around(target, names, places, torch.float32, seed, case.domain))
+                if places
+                else at
+            )
         (truth,) = exact([target], at.points)
         tensors = list(at.tensors(torch.float32).values())
         quantity = Quantity(0, by)

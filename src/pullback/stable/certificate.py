@@ -31,7 +31,7 @@ _HEADER = (
 )
 
 _HIGHEST = 64
-"""The order of a zero or pole: far more than there are."""
+"""Largest order of a zero or pole: far more than occurs."""
 
 By = tuple[str, ...]
 """Variables of successive differentiation; none for the value."""

@@ -71,7 +71,7 @@ class Forms:
 
 
 Find = Callable[[Callable[..., Any], Meaning], Forms | None]
-"""Where the forms of a pointwise formula, with its meaning, are looked up."""
+"""Looks up the forms of a pointwise formula with its meaning."""
 
 
 def find_forms(formula: Callable[..., Any], dtype: torch.dtype, find: Find, parts: bool = True) -> Forms | None:
@@ -180,7 +180,7 @@ def _recorded(tower: DerivativeTower, native: NativeForms) -> Callable[..., Tens
 _REACH = (2.0, 40.0)
 """Range of sample points: the ordinary ones, and those of the tails."""
 _PART = 0.9
-"""Of the points, at which a form has to agree: where a formula cancels it is wrong in float64 too."""
+"""Share of the points at which a form has to agree: where a formula cancels, it is wrong in float64 too."""
 
 
 def _require_sound(found: Certificate, dtype: torch.dtype, made: dict[certificate.By, Callable[..., Tensor]]) -> None:

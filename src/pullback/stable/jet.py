@@ -278,4 +278,4 @@ def _error_from(order: int, x: Tensor) -> Tensor:
 
 
 _LAST_ORDER = 2**63 - 1
-"""Of a polygamma function: the next overflows to a negative number."""
+"""Largest order of a polygamma function: the next overflows to a negative number."""

@@ -93,7 +93,7 @@ def _checked_trace(formula: Formula, tensors: Sequence[Tensor]) -> list[Any]:
 
 
 class _CallRecorder(_torch.DispatchMode):
-    """Notes the ATen ops that run and their arguments, tensors by the order in which they appear.
+    """Records the ATen ops that run and their arguments, tensors by the order in which they appear.
 
     To compare these takes a tenth of the time of a second trace.
     """

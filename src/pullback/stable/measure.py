@@ -41,7 +41,7 @@ class Errors:
         nan: whether NaN was computed where there is an exact value.
         inf: whether ±∞ was computed where it is not right.
         zero: whether 0 was computed where the exact value is a normal number or larger.
-        undecided: whether the exact value could not be had.
+        undecided: whether the exact value could not be computed.
         undefined: whether the point has no exact value.
     """
 

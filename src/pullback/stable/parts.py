@@ -40,7 +40,7 @@ def variables_of(formula: Callable[..., Any], name: str) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(formula).parameters.values()
     except (ValueError, TypeError):
-        raise FormulaError(f"{name} does not say what it takes") from None
+        raise FormulaError(f"{name} has no signature") from None
     needed = [p for p in parameters if p.default is p.empty]
     if not needed or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in needed):
         raise FormulaError(f"{name} does not take a fixed number of tensors by position")
@@ -141,7 +141,7 @@ def function_of_graph(graph: fx.Graph) -> Callable[..., Any]:
 
 _MOST_INPUTS = 3
 _PLAIN = CONDITIONS | {"mul", "div", "neg", "abs", "sgn", "maximum", "minimum", "relu", "where", "floor", "ceil"}
-"""Ops without room for improvement, alone or in sequence."""
+"""Ops that are accurate, alone or composed."""
 _SUMS = frozenset({"add", "sub"})
 _ROOTS = frozenset({"sqrt", "rsqrt"})
 
@@ -166,7 +166,7 @@ class PointwisePart:
 class PartitionedFormula:
     """A formula of tensors as a graph of PyTorch's functions, with its pointwise nodes.
 
-    It may replace the formula if `is_faithful` is true.
+    It may replace the formula if it is faithful: if both run the same ops, those of the gradient included.
     """
 
     def __init__(self, formula: Callable[..., Any]) -> None:
@@ -182,7 +182,9 @@ class PartitionedFormula:
         self.pointwise = [node for node in self.graph.nodes if node.op.startswith("call")]
         self._taken = list(example_inputs(function_of_graph(self.graph), self.arity))
         if not self._taken:
-            raise FormulaError(f"{self.name} takes no float tensors of one shape, by which its parts could be told")
+            raise FormulaError(
+                f"{self.name} takes no float tensors of one shape, so its pointwise parts cannot be determined"
+            )
         for tensors in self._taken:
             there = _pointwise(self.graph, tensors)
             self.pointwise = [node for node in self.pointwise if node in there]
@@ -207,7 +209,7 @@ class PartitionedFormula:
 
     @property
     def arity(self) -> int:
-        """How many tensors the formula takes."""
+        """Number of tensors that the formula takes."""
         return len(self.variables)
 
     def parts(self, dtype: torch.dtype) -> list[PointwisePart]:
@@ -299,7 +301,7 @@ def _run_node(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[Any, list[Any]
 
 
 class _AtenRecorder(_torch.DispatchMode):
-    """Notes the ATen ops that run."""
+    """Records the ATen ops that run."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -326,7 +328,7 @@ def _is_pointwise(out: Any, given: Sequence[Any], ops: Sequence[Any], dtype: tor
 
 
 def _may_gain(term: Term) -> bool:
-    """Whether anything can be wrong with a term: not with products and roots of one sum."""
+    """Whether a term can lose accuracy: products, quotients and roots of a single sum cannot."""
     terms = [t for t in topological([term]) if t.args]
     if any(t.op not in _PLAIN | _SUMS | _ROOTS for t in terms) or sum(t.op in _SUMS for t in terms) > 1:
         return True

@@ -205,7 +205,7 @@ def _parameter(name: str) -> str:
 
 
 class _SourceWriter:
-    """Writes lines; each subterm once in each precision."""
+    """Writer of the lines of a function: each subterm once in each precision."""
 
     def __init__(self, names: Sequence[str], dtype: torch.dtype) -> None:
         self._names, self._dtype = names, dtype
@@ -213,7 +213,7 @@ class _SourceWriter:
         self.lines: list[str] = []
 
     def program(self, program: Piecewise) -> str:
-        """Write a program; return the name of its result."""
+        """Write a program, and return the name of its result."""
         value = ""
         for piece in reversed(program.pieces):
             body = piece.body

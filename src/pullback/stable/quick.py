@@ -36,7 +36,7 @@ from pullback.stable.trial import Evaluation, TrialOutcome, compare, keeps_speci
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_VARIABLES, _MOST_TERMS, _MOST_SINGULAR = 3, 400, 8
-"""Beyond which the pass would not be quick."""
+"""Limits of the pass, to keep it quick."""
 
 Function = Callable[..., Tensor]
 
@@ -62,7 +62,7 @@ class QuickForms:
 
 @contextmanager
 def without_side_effects() -> Iterator[None]:
-    """Call a user's formula an extra time, unnoticed: without warnings, and with the random state restored."""
+    """Context for extra calls of a user's formula: warnings are silent, and the random state is restored."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         yield
@@ -110,7 +110,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
 
 
 class _Inline(TorchFunctionMode):
-    """Changes nothing except for ops that a formula calls: they run inline, without waiting for a graph."""
+    """Mode under which ops that a formula calls run inline, without a graph of their own."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -205,7 +205,7 @@ def unfilled_holes(formula: Formula, locations: list[float], dtype: torch.dtype)
 
 
 class _Trial:
-    """Compares forms with the formula as written, at the same points."""
+    """Trial of forms against the formula as written, at the same points."""
 
     def __init__(
         self,

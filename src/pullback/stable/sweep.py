@@ -73,14 +73,14 @@ class SweepTask:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """How exact values were had, in numbers of points and quantities.
+    """Sources of the exact values, in numbers of points and quantities.
 
     Attributes:
-        bounded: by bounds in float64.
-        asked: of the oracle.
-        undecided: not at all.
-        tested: at how many the bounds were compared with the oracle.
-        refuted: at how many of these they did not hold.
+        bounded: from bounds in float64.
+        asked: from the oracle.
+        undecided: by neither.
+        tested: compared with the oracle, for the bounds.
+        refuted: those of them that are outside their bounds.
     """
 
     bounded: int = 0
@@ -145,7 +145,7 @@ def measure_chunk(task: SweepTask, index: int) -> ChunkResult:
 
 
 def _exact_values(task: SweepTask, at: dict[str, Floats], seed: int) -> tuple[list[Truth], Basis]:
-    """Exact values at some points, and how they were had."""
+    """Exact values at some points, and their sources."""
     ((name, x),) = at.items()
     truths = _bounded_values(task, {name: torch.from_numpy(x)})
     tests = np.random.default_rng(seed).integers(0, len(x), _TESTED - 2)

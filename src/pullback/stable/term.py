@@ -229,12 +229,12 @@ class Poly:
 
     @property
     def cost(self) -> float:
-        """About how many additions it takes."""
+        """Approximate cost in additions."""
         return 2.0 * len(self.coefficients) + abs(self.power) + 2 * (self.centre != 0)
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All of it as numbers: power, even, centre, rest, tail, coefficients."""
+        """The polynomial as numbers: power, even, centre, rest, tail, coefficients."""
         return (self.power, int(self.even), self.centre, self.rest, self.tail, *self.coefficients)
 
     @classmethod

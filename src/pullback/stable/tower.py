@@ -27,9 +27,9 @@ from pullback.stable.rewriting import tidy
 from pullback.stable.term import Term, topological, variables
 
 MAX_ORDER = 4
-"""Orders that a native form carries."""
+"""Largest number of derivative orders that a native form carries."""
 _MOST_TERMS = 2000
-"""Of a derivative that is made here; beyond, the formula stands as written."""
+"""Largest number of terms of a symbolic derivative; beyond, the formula is used as written."""
 
 
 class NativeForms:

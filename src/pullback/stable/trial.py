@@ -38,7 +38,7 @@ _ROOT_DISTANCES = np.array([s * 2.0**-k for k in (3, 6, 10, 14, 19, 22) for s in
 _ROWS = 360
 """Groups of several variables."""
 _ROOTS, _BISECTIONS = 4, 30
-"""How many changes of sign of a function are looked at, and how closely."""
+"""Changes of sign that are looked at for a function, and bisections towards each."""
 _SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0)
 
 
@@ -145,7 +145,7 @@ def _joint_rows(line: Floats, count: int) -> Floats:
 
 
 _PRECISIONS = (500, 1000)
-"""In bits; where the two differ nothing is known."""
+"""Working precisions, in bits; where their results differ, the value is unknown."""
 _ALIKE, _NEGLIGIBLE = 2.0**-40, 2.0**-300
 _LIMIT_PRECISION, _LIMIT_DISTANCES, _CLOSE, _VANISHING = 3000, (200, 400), 2.0**-60, 2.0**-90
 """Limits are read off values at two distances from a place, as powers of two, on both sides."""
@@ -222,14 +222,14 @@ ExactAt = Callable[[int, int], float | None]
 FLOOR = 4.0
 """Error in ulp that is acceptable, whatever the error of the formula as written."""
 GAIN = 4.0
-"""How many times smaller an error is that makes a form worth its price."""
+"""Factor by which the error has to shrink for a form to be worth its cost."""
 _SETTLED, _AGREE, _DISPUTED = 2.0**-8, 2.0**-30, 2.0**-26
 """Relative differences: between float32 and float64 without cancellation, between two ways that agree, between two
 that do not."""
 _MOST_DISPUTED = 8
-"""Points at which exact values are computed."""
+"""Disputed points at which exact values are computed."""
 _FEWEST = 12
-"""Groups with a settled point, without which nothing is known."""
+"""Smallest number of groups with a settled point for a verdict."""
 
 
 @dataclass(frozen=True, slots=True)

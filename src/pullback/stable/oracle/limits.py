@@ -29,7 +29,7 @@ _NUDGE = 2.0**-60
 
 
 class NoValue(enum.Enum):
-    """Why there is no value."""
+    """Reason why there is no value."""
 
     UNDECIDED = "more precision may give one"
     SINGULAR = "an operation is at the edge of its domain or at a hole in it, such as 0/0 or log(0): perhaps a limit"
@@ -100,7 +100,7 @@ _DEFINITE = (NoValue.OUTSIDE, NoValue.SINGULAR)
 
 @dataclass(frozen=True, slots=True)
 class _PathStep:
-    """How a variable goes into the point: from the side of the sign of `slope`, as hᵒʳᵈᵉʳ."""
+    """Approach of a variable to the point: from the side of the sign of `slope`, as hᵒʳᵈᵉʳ."""
 
     slope: float
     order: int = 1
@@ -135,7 +135,7 @@ def limit(root: Term, point: Mapping[str, float]) -> Ball | NoValue:
 
 
 def _paths(count: int) -> Iterator[tuple[_PathStep, ...]]:
-    """Yield ways into a point: along each axis, straight across at uneven slopes, and along parabolas."""
+    """Yield paths into a point: along each axis, straight across at uneven slopes, and along parabolas."""
     for axis in range(count):
         for sign in (1.0, -1.0):
             yield tuple(_PathStep(sign if i == axis else 0.0) for i in range(count))

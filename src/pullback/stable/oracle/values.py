@@ -197,7 +197,7 @@ class _SignOf:
                 value: Ball = self.program.at({self.name: x})[self.program.roots[0]]
                 if value > 0 or value < 0 or value.abs_upper() < _ROOT_VALUE:
                     return value
-        raise ValueError(f"no precision tells the sign of {self.term} at {self.name} = {float(x)!r}.")
+        raise ValueError(f"no precision settles the sign of {self.term} at {self.name} = {float(x)!r}.")
 
     def bisect(self, a: Ball, b: Ball, tolerance: float) -> Ball:
         """Root between two exact points, within a relative tolerance."""

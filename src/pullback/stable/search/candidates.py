@@ -29,7 +29,7 @@ _FAR = 2.0**13
 _OVERFLOW = parse("exp(1000)")
 """Infinity, in every type."""
 _NEAR, _MOST_HOLES = 50.0, 4
-"""How far from 0 roots and holes are looked for, and how many holes: periodic functions have infinitely many."""
+"""Largest magnitude of roots and holes, and how many holes: periodic functions have infinitely many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Implementation:
 
     @property
     def cost(self) -> float:
-        """About how many additions it takes, shared parts counted once."""
+        """Approximate cost in additions, shared parts counted once."""
         order = topological([self.term])
         ops = sum(t.value.cost if t.op == POLY else 0.05 if t.op in LEAVES else OPS[t.op].cost for t in order)
         return ops + _WIDE_COST * self.wide

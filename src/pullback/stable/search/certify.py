@@ -112,7 +112,7 @@ _GOOD, _FLOOR = 1.0, 4.0
 """Errors in ulp that are acceptable even if the formula as written has smaller ones: the largest of all points, and
 one at a single point."""
 _LOST = 2.0**22
-"""An error in ulp with which no digit is right, so that a 0 is no worse."""
+"""Error in ulp at which no digit of float32 is right, so that a 0 is no worse."""
 
 Lowering = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 """Returns a function of tensors as the kernels that run it."""
@@ -174,8 +174,8 @@ def _fresh_points(found: FoundProgram, names: Sequence[str], search: FormSearch)
         if moved := moved_hole(target, near):
             at = float(near.points[names[0]][moved[1]])
             raise FormulaError(
-                f"{moved[0]} is rounded, and near {names[0]} = {at:.6g} that changes the value or a derivative: what "
-                "is meant there has no exact value to measure against"
+                f"{moved[0]} is rounded, and near {names[0]} = {at:.6g} that changes the value or a derivative: there "
+                "is no exact value to measure against"
             )
     locations = critical_points(target, names[0], fresh, search.dtype) if search.dtype.itemsize > 2 else []
     return (

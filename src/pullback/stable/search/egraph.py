@@ -60,7 +60,7 @@ class EGraph:
         self.refused: set[str] = set()
 
     def find(self, a: int) -> int:
-        """Class that an id belongs to."""
+        """Class that an id belongs to, by its representative."""
         parent = self._parent  # union-find with path halving
         while parent[a] != a:
             parent[a] = parent[parent[a]]
@@ -69,7 +69,7 @@ class EGraph:
 
     @property
     def size(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return len(self._ids)
 
     def add(self, node: Node) -> int:

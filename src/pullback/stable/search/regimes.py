@@ -25,7 +25,7 @@ from pullback.stable.term import Term, var
 CHANGE = 25.0
 """The price of a branch, in the unit of `price`: about as much as 3 ulp beyond the goal at one sample."""
 _BLOCKS = 300
-"""In which the samples of several variables are taken."""
+"""Number of blocks in which the samples of several variables are summed."""
 
 Indices = NDArray[np.int64]
 
@@ -191,7 +191,7 @@ _PARTS = 4
 """Pieces into which several variables are split at once."""
 _DEPTH = 2
 _COSTS = 0.15
-"""How much less than with one variable the length of code counts: a region that saves some may be wrong elsewhere."""
+"""Weight of the length of code, relative to one variable: a region that saves some may be wrong in another."""
 _UNCLEAN, _WRONG = 100.0, 1e5
 """Price per sample of an implementation with an error of that many ulp somewhere.
 

@@ -38,15 +38,15 @@ _GOAL_16 = Goal(0.503, 0.51, 200.0)
 """For 16-bit formats, which are computed in wider ones."""
 _SAMPLES, _INNER = 7000, 512
 _EFFORTS = ((4, 1000), (3, 3000), (2, 6000))
-"""How often rules are applied and to how many nodes: more if every implementation so far fails somewhere."""
+"""Iterations of saturation, and the limit of nodes: more if every implementation so far fails somewhere."""
 _ROUNDS, _MOST_ROUNDS, _WRONG = 3, 8, 1e4
-"""How often points at which a program fails come back; more often while some are as wrong as this, in ulp."""
+"""Rounds in which failing points join the samples; more rounds while an error is as large as this, in ulp."""
 _VARIANTS = 6
-"""Stable forms that are differentiated."""
+"""Number of stable forms that are differentiated."""
 _WORST = 48
-"""Points that come back at a time, and as many that are not as bad."""
+"""Worst points that join the samples in a round; as many others, with smaller errors, join too."""
 _CLOSER = 16
-"""Number of these points around which the next ones are drawn, for several variables."""
+"""Number of these points around which the next are drawn, for several variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _witnesses(low: float, high: float, shift: int) -> list[float]:
 
 
 _COMPARED = {"maximum": (0, 1), "minimum": (1, 0)}
-"""Of an op that takes one of two operands: which if the first is larger, and which else."""
+"""For an op that selects an operand: its index if the first is larger, and if not."""
 _SIGNED = frozenset({"abs", "sgn", "relu"})
 
 

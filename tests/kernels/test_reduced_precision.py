@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pullback.kernels import build, source
 from pullback.kernels.eager import lower
 from pullback.kernels.native import lowered
-from pullback.kernels.reduced_precision import ERRORS, short_of
+from pullback.kernels.reduced_precision import ERRORS, reduced_region_of
 from pullback.kernels.regions import regions_of
 
 aten = torch.ops.aten
@@ -108,7 +108,7 @@ def test_errors_of_the_functions_are_within_their_bounds(name):
 def test_results_are_rounded_as_well_as_float64_is(name):
     x = torch.cat([around(ROOTS[name], 160), torch.linspace(-12, 12, 320), torch.randn(384)])
     got = kernel_of(lambda x: FUNCTIONS[name](x).float(), x)(x)[0]
-    assert short_of(region_of(lambda x: FUNCTIONS[name](x).float(), x)) is not None
+    assert reduced_region_of(region_of(lambda x: FUNCTIONS[name](x).float(), x)) is not None
     assert ulps(got, name, x).max() <= 0.6  # next to a root float64 itself has lost 24 bits
 
 
@@ -118,7 +118,7 @@ def test_every_float_that_was_drawn_has_the_bits_of_full_functions(name, monkeyp
     bits = torch.randint(-(2**31), 2**31, (2**16,), generator=generator).to(torch.int32).view(torch.float32)
     x = torch.cat([bits, torch.randn(2**16, generator=generator) * 4, around(ROOTS[name], 2**12)])
     short = kernel_of(lambda x: FUNCTIONS[name](x).float(), x)(x)[0]
-    monkeypatch.setattr(source, "short_of", lambda region: None)
+    monkeypatch.setattr(source, "reduced_region_of", lambda region: None)
     full = kernel_of(lambda x: FUNCTIONS[name](x).float(), x)(x)[0]
     differ = (short != full) & ~(short.isnan() & full.isnan())
     assert int(differ.sum()) <= 2**-9 * len(x)  # one in some thousands lies so near to the middle between two floats
@@ -160,15 +160,15 @@ def test_what_is_written_over_is_read_before():
 
 
 def refused(function, *given):
-    return short_of(region_of(function, *given)) is None
+    return reduced_region_of(region_of(function, *given)) is None
 
 
 def test_where_short_functions_serve():
     x = torch.randn(32)
-    one = short_of(region_of(lambda x: (x.double().exp() + 1).sqrt().float(), x))
+    one = reduced_region_of(region_of(lambda x: (x.double().exp() + 1).sqrt().float(), x))
     assert one is not None
     assert not one.guards  # terms of one sign
-    two = short_of(region_of(lambda x: (1 - x.double().sigmoid()).float(), x))
+    two = reduced_region_of(region_of(lambda x: (1 - x.double().sigmoid()).float(), x))
     assert two is not None
     assert len(two.guards) == 1
     assert refused(lambda x: x.double().exp() * 2, x)  # the result is a double

@@ -24,7 +24,7 @@ from pullback.kernels.regions import Region, value_of
 
 aten = torch.ops.aten
 
-WITH_SHORT = ("avx512.h",)
+REDUCED = ("avx512.h",)
 """Vector headers that short functions are written for: AVX2 has no table lookup."""
 ERRORS: Mapping[object, int] = {
     target: lowering.short_error for target, lowering in lowerings.LOWERINGS.items() if lowering.short_error
@@ -46,8 +46,8 @@ _ROOTS = frozenset([aten.sqrt.default, aten.rsqrt.default])
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
-    """Part of a region that short functions compute.
+class ReducedRegion:
+    """Part of a region that functions of reduced precision compute.
 
     Attributes:
         functions: its nodes.
@@ -64,7 +64,7 @@ class _TooMuchError(Exception):
     """Short functions might be seen in the result."""
 
 
-def short_of(region: Region) -> Short | None:
+def reduced_region_of(region: Region) -> ReducedRegion | None:
     """Choose the nodes of a region without sums and bits that short functions can compute; `None` if there are none."""
     if any(value_of(node).dtype == torch.float64 for node in (*region.inputs, *region.stored)):
         return None
@@ -75,7 +75,7 @@ def short_of(region: Region) -> Short | None:
                 errors.add(node)
         except _TooMuchError:
             continue
-        return Short(frozenset(errors.functions), errors.guards, bits) if errors.functions else None
+        return ReducedRegion(frozenset(errors.functions), errors.guards, bits) if errors.functions else None
     return None
 
 

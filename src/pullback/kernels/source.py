@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from pullback.kernels import lowerings
-from pullback.kernels.reduced_precision import WITH_SHORT, Short, short_of
+from pullback.kernels.reduced_precision import REDUCED, ReducedRegion, reduced_region_of
 from pullback.kernels.regions import Region, behind, value_of
 from pullback.kernels.sums import names_of, over_sums, parameters_of
 from pullback.kernels.writer import Writer, vector_of
@@ -40,12 +40,12 @@ def source_of(region: Region, header: str) -> Source:
     names = {node: f"x{i}" for i, node in enumerate(region.inputs)}
     summed = [node.all_input_nodes[0] for node in region.every_sum]
     ends = [*map(behind, region.stored), *(node for node in summed if node not in names)]
-    plain = region.every_sum or region.bits or header not in WITH_SHORT
-    short = None if plain else short_of(region)
+    plain = region.every_sum or region.bits or header not in REDUCED
+    short = None if plain else reduced_region_of(region)
     writer = Writer(region.pointwise, ends, names, region.exact, short.functions if short else (), staged=True)
     if short and not all(map(writer.is_always_computed, short.guards)):
         short, writer = None, Writer(region.pointwise, ends, names, region.exact, staged=True)
-    guards = Guards(region, short) if short and short.guards else None
+    guards = RecomputeGuards(region, short) if short and short.guards else None
     lines = [
         '#include "types.h"',
         f'#include "{header}"',
@@ -75,7 +75,7 @@ def _pointer(of: str, const: str = "") -> str:
     return of if of == "Bits" else f"{const}{of}*"
 
 
-def _over(region: Region, writer: Writer, guards: Guards | None) -> Iterator[tuple[int, int]]:
+def _over(region: Region, writer: Writer, guards: RecomputeGuards | None) -> Iterator[tuple[int, int]]:
     last = {a: stage for stage in range(writer.count) for a in (region.inputs if guards else writer.reads(stage))}
     for i, output in enumerate(region.stored):
         for j, a in enumerate(region.inputs):
@@ -99,7 +99,7 @@ def _parameters(stored: Sequence[str], results: Sequence[str], added_to: Mapping
 
 
 def _span(
-    region: Region, writer: Writer, guards: Guards | None, stored: Sequence[str], results: Sequence[str]
+    region: Region, writer: Writer, guards: RecomputeGuards | None, stored: Sequence[str], results: Sequence[str]
 ) -> list[str]:
     """Return the loops over whole vectors of columns of one row, a tile of them after another."""
     partial, added_to = names_of(len(region.sums)), _added_to(region)
@@ -187,14 +187,14 @@ def _run(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[
 _OVER = ("over(rows * blocks, rows * columns, work);",)
 
 
-class Guards:
+class RecomputeGuards:
     """Writes the guard lines, for a region without sums and bits.
 
     A doubtful vector is noted with its operands before its results are stored, which may overwrite them. It is
     recomputed after the loop, since compilers keep nothing in registers across a call.
     """
 
-    def __init__(self, region: Region, short: Short) -> None:
+    def __init__(self, region: Region, short: ReducedRegion) -> None:
         self._region, self._short = region, short
         self._given = [(f"x{i}", vector_of(node)) for i, node in enumerate(region.inputs)]
         self._started = False

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 class Writer:
-    """Writes the lines that compute some nodes.
+    """Writer of the lines that compute some nodes.
 
     Args:
         nodes: in topological order.
@@ -57,10 +57,10 @@ class Writer:
         reads = {node: [self._equal.get(a, a) for a in (*self._operands_of(node), *around[node])] for node in nodes}
         # a condition may come after values that are computed only where it holds
         order = TopologicalSorter({node: [a for a in reads[node] if a in reads] for node in nodes}).static_order()
-        self._stages = stages_of(list(order), outputs, reads) if staged else dict.fromkeys(nodes, 0)
-        self.count = 1 + max(self._stages.values(), default=0)
-        self._read = [{a for n in nodes if self._stages[n] == stage for a in reads[n]} for stage in range(self.count)]
-        self._crossing = [n for n in nodes if any(n in read for read in self._read[self._stages[n] + 1 :])]
+        self._loops = loops_of(list(order), outputs, reads) if staged else dict.fromkeys(nodes, 0)
+        self.count = 1 + max(self._loops.values(), default=0)
+        self._read = [{a for n in nodes if self._loops[n] == stage for a in reads[n]} for stage in range(self.count)]
+        self._crossing = [n for n in nodes if any(n in read for read in self._read[self._loops[n] + 1 :])]
         self.names |= {node: f"{self._locals[node]}[k]" for node in self._crossing}
         self.names |= {node: self.names[first] for node, first in self._equal.items()}
 
@@ -74,7 +74,7 @@ class Writer:
 
     def stage(self, node: fx.Node) -> int:
         """Return which loop computes a node, or is the first that reads it."""
-        known = self._stages.get(self._equal.get(node, node))
+        known = self._loops.get(self._equal.get(node, node))
         return next(i for i, read in enumerate(self._read) if node in read) if known is None else known
 
     def is_always_computed(self, node: fx.Node) -> bool:
@@ -85,8 +85,8 @@ class Writer:
         """Return the lines of one loop."""
         return self._block(self._sides.all, "", stage)
 
-    def _divided(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> Sides:
-        return Sides(nodes, frozenset(outputs))
+    def _divided(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> BranchAssignment:
+        return BranchAssignment(nodes, frozenset(outputs))
 
     def _equals(self) -> dict[fx.Node, fx.Node]:
         """Return nodes whose expression an available earlier node has, each with that node.
@@ -95,7 +95,7 @@ class Writer:
         """
         equal: dict[fx.Node, fx.Node] = {}
         side_of = {node: side for side in self._sides.every for node in side.nodes}
-        first: dict[tuple[Side, str], fx.Node] = {}
+        first: dict[tuple[Branch, str], fx.Node] = {}
         for node in self._locals:
             if branches_of(node):
                 continue
@@ -117,13 +117,13 @@ class Writer:
             for node in side.nodes
         }
 
-    def _block(self, side: Side, lanes: str, stage: int) -> list[str]:
+    def _block(self, side: Branch, lanes: str, stage: int) -> list[str]:
         """Return the lines of a side; `lanes` names those that take it, empty for all."""
         lines = []
         for node in side.nodes:
             if branches_of(node):
                 lines += self._choice(node, lanes, stage)
-            elif self._stages[node] == stage:
+            elif self._loops[node] == stage:
                 lines.append(self._defined(node, self._expression(node, vector_of(node))))
         return lines
 
@@ -134,7 +134,7 @@ class Writer:
     def _choice(self, node: fx.Node, lanes: str, stage: int) -> list[str]:
         """Return a loop's lines for a selection: its branches and, in the loop of the selection itself, the result."""
         condition, vector, name = self._operand(condition_of(node), "M"), vector_of(node), self._locals[node]
-        ends = self._stages[node] == stage
+        ends = self._loops[node] == stage
         lines, values = [], {}
         for i, branch in branches_of(node).items():
             side, chosen = self._sides.of.get((node, i)), f"{name}_{i}"
@@ -258,14 +258,14 @@ def _common_dtype(node: fx.Node) -> torch.dtype:
 
 
 @dataclass(eq=False, slots=True)
-class Side:
-    """A side of a choice, or all that is always computed, which has no choice."""
+class Branch:
+    """A branch of a selection, or what is always computed, which has no selection."""
 
     choice: fx.Node | None = None
-    parent: Side | None = None
+    parent: Branch | None = None
     nodes: list[fx.Node] = field(default_factory=list)
 
-    def path(self) -> list[Side]:
+    def path(self) -> list[Branch]:
         """Return the sides around this one, from the outermost on."""
         return [*(self.parent.path() if self.parent else []), self]
 
@@ -276,7 +276,7 @@ _WORTH = 8
 """How many cheap ops are worth a branch."""
 
 
-class Sides:
+class BranchAssignment:
     """Nodes divided among the branches of the selections among them.
 
     Attributes:
@@ -285,15 +285,15 @@ class Sides:
     """
 
     def __init__(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> None:
-        self.all = Side()
-        self.of: dict[tuple[fx.Node, int], Side] = {}
+        self.all = Branch()
+        self.of: dict[tuple[fx.Node, int], Branch] = {}
         self._order = {node: i for i, node in enumerate(nodes)}
-        home: dict[fx.Node, Side] = {}
+        home: dict[fx.Node, Branch] = {}
         for node in reversed(nodes):
             around = [s for user in node.users for s in self._used_in(node, user, home)]
             home[node] = self.all if node in outputs else _common(around)
             for k in branches_of(node):
-                self.of[node, k] = Side(node, home[node])
+                self.of[node, k] = Branch(node, home[node])
         for node in nodes:
             home[node].nodes.append(node)
         for key, side in reversed(list(self.of.items())):  # inner ones first
@@ -301,18 +301,18 @@ class Sides:
                 self._dissolve(key, side)
 
     @classmethod
-    def undivided(cls, nodes: Sequence[fx.Node]) -> Sides:
+    def undivided(cls, nodes: Sequence[fx.Node]) -> BranchAssignment:
         """Return nodes that are all always computed."""
         sides = cls((), ())
         sides.all.nodes = list(nodes)
         return sides
 
     @property
-    def every(self) -> list[Side]:
+    def every(self) -> list[Branch]:
         """The unconditional part, then the branches."""
         return [self.all, *self.of.values()]
 
-    def _used_in(self, node: fx.Node, user: fx.Node, home: Mapping[fx.Node, Side]) -> list[Side]:
+    def _used_in(self, node: fx.Node, user: fx.Node, home: Mapping[fx.Node, Branch]) -> list[Branch]:
         """Return the innermost branch that contains a use of a node."""
         if user not in home:
             return []
@@ -321,7 +321,7 @@ class Sides:
             return [self.of[user, next(k for k, a in branches.items() if a is node)]]
         return [home[user]]
 
-    def _dissolve(self, key: tuple[fx.Node, int], side: Side) -> None:
+    def _dissolve(self, key: tuple[fx.Node, int], side: Branch) -> None:
         assert side.parent is not None
         side.parent.nodes = sorted([*side.parent.nodes, *side.nodes], key=self._order.__getitem__)
         for other in self.of.values():
@@ -341,14 +341,14 @@ def branches_of(node: fx.Node) -> dict[int, fx.Node | Number]:
 
 
 def condition_of(node: fx.Node) -> fx.Node:
-    """Return the truth values that a node chooses by."""
+    """Return the condition of a selection."""
     args: Sequence[Any] = node.args
     condition: fx.Node = args[0] if node.target == aten.where.self else args[1]
     return condition
 
 
-def _common(sides: Sequence[Side]) -> Side:
-    """Return the innermost side that holds all of some."""
+def _common(sides: Sequence[Branch]) -> Branch:
+    """Return the innermost branch that contains all of some branches."""
     first, *others = [side.path() for side in sides]
     for path in others:
         first = [a for a, b in zip(first, path, strict=False) if a is b]
@@ -361,7 +361,7 @@ _LONG_AFTER = 8
 """Latency, in additions, of the rest of a chain from which splitting the loop after an elementary function pays."""
 
 
-def stages_of(
+def loops_of(
     nodes: Sequence[fx.Node], outputs: Collection[fx.Node], reads: Mapping[fx.Node, Sequence[fx.Node]]
 ) -> dict[fx.Node, int]:
     """Return for each node the number of its loop; no loop reads results of a later one.

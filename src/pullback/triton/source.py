@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from pullback.kernels.regions import Region, value_of
-from pullback.kernels.writer import Sides, Writer
+from pullback.kernels.writer import BranchAssignment, Writer
 
 _NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 
@@ -53,8 +53,8 @@ def triton_source_of(region: Region) -> str:
 class _TritonWriter(Writer):
     """Writes the lines of one program, on blocks of elements."""
 
-    def _divided(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> Sides:
-        return Sides.undivided(nodes)
+    def _divided(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> BranchAssignment:
+        return BranchAssignment.undivided(nodes)
 
     def _defined(self, node: fx.Node, text: str) -> str:
         return f"{self.names[node]} = {text}"

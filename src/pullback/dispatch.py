@@ -5,6 +5,7 @@ A handler is one way of giving a derivative, with a method for each way of runni
 | world | `Derived` | `Relaxed` | `Ruled` |
 |---|---|---|---|
 | plain eager mode | kernels in one autograd node | the same | the rule in one autograd node |
+| a tensor subclass | the formula, op by op | the same | the rule, in a Function that transforms accept |
 | Dynamo | native ops | native ops | the rule, as a Function that Dynamo traces |
 | `torch.fx.symbolic_trace` | one node of the graph | the same | the same |
 | any other | native ops | native ops | the rule, in a Function that transforms accept |
@@ -31,7 +32,7 @@ PLAIN = ATOMS | PLAIN_TENSORS
 class World(Enum):
     """Who sees the ops of a call, besides autograd; the first that applies.
 
-    The value is how a handler runs it: by its method of that name.
+    A member has the name of the handler's method that runs such a call, and says who sees the ops.
     """
 
     DYNAMO = "compiled", "torch.compile, or torch.export by Dynamo"

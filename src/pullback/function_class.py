@@ -187,15 +187,15 @@ class RecordingContext:
         vars(self)["__ctx"].mark_non_differentiable(*tensors)
 
 
-def save_sources(noting: RecordingContext, inputs: Sequence[Any], output: Any) -> None:
+def save_sources(recording: RecordingContext, inputs: Sequence[Any], output: Any) -> None:
     """Save the inputs of a forward that hides a dependence: the error at the second derivative needs an edge to them.
 
     They follow the forward's own saved tensors, and their number is stored.
     """
-    noted = vars(noting)
-    ctx, saved, forward = noted["__ctx"], noted["__saved"], noted["__forward"]
-    kept = (*saved, *forward, *noted["__attributes"].values())
-    ctx._has_sources = _has_hidden_dependence(kept, inputs, output, noted["__stopped"])
+    recorded = vars(recording)
+    ctx, saved, forward = recorded["__ctx"], recorded["__saved"], recorded["__forward"]
+    kept = (*saved, *forward, *recorded["__attributes"].values())
+    ctx._has_sources = _has_hidden_dependence(kept, inputs, output, recorded["__stopped"])
     if ctx._has_sources:
         sources = [x for x in inputs if isinstance(x, Tensor) and has_derivative(x)]
         ctx._n_sources = len(sources)

@@ -23,7 +23,7 @@ class NotLoweredError(Exception):
 
 
 class Operands(enum.Enum):
-    """What an op takes."""
+    """Operands of a lowered op."""
 
     NUMBERS = "numbers, brought to the dtype of the result"
     COMPARED = "numbers, brought to their common dtype; the result is a truth value"

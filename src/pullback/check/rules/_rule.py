@@ -144,7 +144,7 @@ class Rule:
 
     @property
     def page(self) -> str:
-        """What it finds, why that hurts, its limits, a bad and a good example."""
+        """The page: the fault, its harm, the limits of the rule, a bad and a good example."""
         return self.about.text
 
     @property

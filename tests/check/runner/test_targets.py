@@ -85,7 +85,7 @@ def test_a_bug_of_ours_is_told_in_one_line(target, monkeypatch):
         raise KeyError("oops")
 
     monkeypatch.setattr(targets.discover, "discover", discover)
-    with pytest.raises(RunnerError, match=r"ops.py: .* a bug of Pullback: KeyError: 'oops' \(test_importer.py"):
+    with pytest.raises(RunnerError, match=r"ops.py: .* a bug of Pullback: KeyError: 'oops' \(test_targets.py"):
         audit_targets([target()], Options(), loader(None))
 
 

@@ -34,19 +34,17 @@ SUBJECTS = {"function": "`autograd.Function` classes", "op": "custom ops", "call
 INDEX_HEAD = """\
 # The rules
 
-One property each. An id never changes and is never used again; the name is what
-`# pullback: allow[NAME] reason` takes. The same list and pages are in the program: `pullback rules`,
-`pullback rules PB101`.
+Each rule tests one property. Its id never changes and is never reused. Its name silences it in the source:
+`# pullback: allow[NAME] reason`. The command `pullback rules` prints this list, and `pullback rules PB101` a page.
 
-A *static* rule reads the source, a *runtime* rule runs the function; a rule that is both tells from the source
-what shows there, also where the function cannot be run. Rules of the *runner* tell how the audit itself, or
-the process that it ran in, ended. How severe a finding is, and why, is in
-[the page on the audit](../check.md#verdicts-and-severities).
+A *static* rule reads the source, and a *runtime* rule runs the function. A rule that is both also examines the source
+of functions that cannot be run. *Runner* rules report how the audit, or its process, ended. The page on the audit
+explains [verdicts and severities](../check.md#verdicts-and-severities).
 """
 
 FORMER = """\
-What these found in the source, where a function cannot be run, is reported under the rule that measures the same on one
-that runs. The old ids and names still select it, ignore it and allow it."""
+These rules examined the source of functions that cannot be run. Each is now the static half of the runtime rule that
+measures the same property. The old ids and names still select, ignore and allow its findings."""
 
 
 def main() -> None:
@@ -110,8 +108,8 @@ def alias_page(rule: Rule) -> str:
             "",
             f"# {rule.alias.name} ({rule.alias.id})",
             "",
-            f"This is the static half of [{rule.name} ({rule.id})]({file_name(rule)}), under which it is reported. "
-            f"`--select`, `--ignore`, allow comments and baselines take `{rule.alias.id}` for it as before.",
+            f"This rule is now the static half of [{rule.name} ({rule.id})]({file_name(rule)}). "
+            f"`--select`, `--ignore`, allow comments and baselines still accept `{rule.alias.id}`.",
             "",
             "[All rules](index.md)",
             "",

@@ -1,19 +1,19 @@
 """unaudited (PB001): the function could not be run, so only its source was examined.
 
 ## What it finds
-A Function for which no example of a call works: the guesses from its signature, its call sites and its names
-all raise, or give nothing to differentiate; or one whose file cannot be imported here, or that needs a module which
-cannot. The message says what was tried, and what it raised most often.
+A Function that no guessed call can run: every guess from its signature, its call sites and the names of its arguments
+raises or returns nothing to differentiate. Also a Function whose file, or a module that it needs, cannot be imported
+here. The message says which calls were tried and which error they raised most often.
 
 ## Why it hurts
-What was not run was not audited: no news is no good news.
+A function that never ran was not audited. The absence of other findings says nothing about it.
 
 ## Limits
-Where no guess works, functions and modules of the same package that apply a Function are called with guesses, and what
-they give it is the example. Guessing stops after 1500 calls or 4 seconds, and sooner if they fail for what the machine
-lacks: a GPU, a process group, a package. Give inputs: `--inputs FILE:function`, a function that is called with the
-subject and returns `(args, kwargs)` pairs, or `pullback.check(fn, *inputs)` from Python. An error if given inputs do
-not work.
+If no guess works, Pullback calls the functions and modules of the same package that apply the Function, with guessed
+arguments, and audits the Function on the inputs that they pass to it. Guessing stops after 1500 calls or 4 seconds, or
+earlier if the calls fail because the machine lacks something: a GPU, a process group, a package. To audit the function,
+give inputs: `--inputs FILE:function` names a function that is called with the subject and returns `(args, kwargs)`
+pairs; from Python, call `pullback.check(fn, *inputs)`. It is an error if the given inputs do not work.
 
 ## Bad
 ```python

@@ -1,19 +1,18 @@
 """crashes-the-process (PB002): the function kills the process that calls it.
 
 ## What it finds
-The process of the audit was ended by a signal (SIGSEGV, SIGBUS, SIGFPE, SIGABRT, …) that Pullback did not send.
-The finding names the signal, the rule and the case it was in, and the end of what was printed with the Python
-lines that were running. The audit goes on in another process without that case and rule, four processes at
-most.
+The audit's process was killed by a signal (SIGSEGV, SIGBUS, SIGFPE, SIGABRT, …) that Pullback did not send. The finding
+names the signal, the rule and the case, and shows the last lines of output and the Python stack at that moment. The
+audit goes on in a new process without that case and rule; it starts four processes at most.
 
 ## Why it hurts
-No `except` catches it: training ends without a traceback, and without a crash the same code reads or writes
-memory that belongs to something else.
+No `except` catches it, and training ends without a traceback. On other inputs the same code may not crash, and reads or
+writes memory that belongs to something else.
 
 ## Limits
-Memory that is overwritten without a crash goes unseen. A crash may come later than its cause: one that comes after a
-variant of the example is an error only if its step crashes alone, too. A warning on a variant that may be no valid
-input. A SIGKILL, and an abort for want of memory, are PB005.
+Memory that is overwritten without a crash is not noticed. A crash may come later than its cause: a crash after a
+variant of the example is an error only if its step also crashes alone. It is a warning on a variant that may not be a
+valid input. A SIGKILL, and an abort for lack of memory, are reported as PB005.
 
 ## Bad
 ```python

@@ -1,22 +1,22 @@
 """never-returns (PB003): a call does not return.
 
 ## What it finds
-The audit's process sent nothing for 10 seconds, or for the budget where that is longer (180 seconds with `--deep`), and
-again nothing when the call was made once more. It was killed, and the audit goes on without that case and rule. An
-audit that makes progress but is not done after six budgets and half a minute is stopped too: a warning, and the
-function counts as not audited. Seconds are processor time; a process that only waits is killed after three times as
-many.
+The audit's process made no progress for 10 seconds (180 seconds with `--deep`), or for the length of the budget if that
+is longer, and the same happened when the call was repeated. The process was killed, and the audit goes on without that
+case and rule. An audit that makes progress but is not done after six budgets and half a minute is stopped too: this is
+a warning, and the function counts as not audited. Seconds are seconds of processor time; a process that only waits is
+killed after three times as many.
 
 ## Why it hurts
-A loop that waits for convergence does not end on NaN, on zeros or on an empty tensor, and a training job then
-hangs without a message.
+A loop that waits for convergence may not end on NaN, zeros or an empty tensor. The training job then hangs without a
+message.
 
 ## Limits
-A clock cannot tell endless from slow: raise `--budget`, or give smaller inputs with `--inputs`. An info where
-PyTorch's compiler took the time. A warning where only a
-variant of the example hangs, or a guessed call, which may be no input for it; where the call came back when it was made
-again; and where the process did not work all the while but waited, as for a thread, which a forked process lacks. From
-the command line a hang on the example is an error only if it also happens in a Python that was not forked.
+A clock cannot tell an endless call from a slow one: raise `--budget`, or give smaller inputs with `--inputs`. It is an
+info if PyTorch's compiler took the time. It is a warning if only a variant of the example or a guessed call hangs,
+which may not be a valid input; if the repeated call returned; or if the process was waiting rather than computing, for
+example for a thread that a forked process does not have. From the command line, a hang on the example is an error only
+if it also happens in a Python process that was not forked.
 
 ## Bad
 ```python

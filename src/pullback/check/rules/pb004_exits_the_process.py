@@ -1,14 +1,15 @@
 """exits-the-process (PB004): the function ends the program that calls it.
 
 ## What it finds
-`os._exit`, an `exit` in native code, or `sys.exit` during a call: the process of the audit ended without a
-signal and before its end, or the call raised `SystemExit`.
+`os._exit`, an `exit` in native code, or `sys.exit` during a call: the audit's process ended early and without a signal,
+or the call raised `SystemExit`.
 
 ## Why it hurts
-Nobody can handle it: no checkpoint is saved, no other worker is told, and the exit status may even say success.
+The caller cannot handle it: no checkpoint is saved, the other workers are not notified, and the exit status may even be
+0.
 
 ## Limits
-A function that exits before the first rule is not tried again; only its static rules run.
+A function that exits before the first rule is not run again; only the static rules examine it.
 
 ## Bad
 ```python

@@ -1,16 +1,16 @@
 """exhausts-memory (PB005): a call asks for more memory than there is.
 
 ## What it finds
-An allocation that fails, or a process killed by the system, on inputs of a few hundred elements. Each audit may
-use 8 GiB more than it starts with.
+An allocation that fails, or a process that the system kills, on inputs of a few hundred elements. Each audit may use 8
+GiB more than it starts with.
 
 ## Why it hurts
-Memory that grows with the square of the input, or with a value in it, works in the test and takes the machine
-down in use.
+If memory grows with the square of the input's size, or with a value in it, the function passes its tests and exhausts
+the machine in production.
 
 ## Limits
-On a machine with a GPU there is no limit of ours, since its driver reserves address space far beyond it: only
-the system's own applies. A SIGKILL sent by somebody else looks the same.
+On a machine with a GPU, Pullback sets no limit, since the driver reserves far more address space than 8 GiB; only the
+system's own limit applies. A SIGKILL that another program sent looks the same.
 
 ## Bad
 ```python

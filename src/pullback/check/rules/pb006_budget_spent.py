@@ -1,15 +1,15 @@
 """budget-spent (PB006): some rules did not run for lack of time.
 
 ## What it finds
-A function that is so slow that the budget (`--budget`, seconds of processor time for each function) was spent before
-every rule could run. The contract rules run whatever the budget is, on fewer variants. And a function of tensors on a
-GPU, where rules that look at the CPU's memory do not run.
+A function so slow that the budget (`--budget`, in seconds of processor time per function) ran out before every rule
+could run. The contract rules always run, but on fewer variants. The rule also reports a function of tensors on a GPU,
+for which the rules that inspect CPU memory do not run.
 
 ## Why it hurts
-A rule that did not run found nothing.
+A rule that did not run cannot report anything.
 
 ## Limits
-An info: raise `--budget`, or give smaller inputs with `--inputs`.
+It is an info. Raise `--budget`, or give smaller inputs with `--inputs`.
 
 ## Bad
 ```python

@@ -1,12 +1,12 @@
 """idle-allow-comment (PB007): an allow comment has no effect: it gives no reason, or names no rule.
 
 ## What it finds
-`# pullback: allow[NAME]` with nothing behind it, without brackets, or with a NAME that is no rule's name or id. The
-comment silences a finding of that rule in the class that it stands in or directly above, but only with a reason: `#
-pullback: allow[wrong-vjp] clips the gradient on purpose`.
+A comment `# pullback: allow[NAME]` without a reason after it, without brackets, or with a NAME that is not the name or
+id of a rule. In a class or on the line above it, the comment silences that rule's findings for the class, but only with
+a reason: `# pullback: allow[wrong-vjp] clips the gradient on purpose`.
 
 ## Why it hurts
-Who reads the code later cannot tell a decision from a shortcut; and a name that is misspelt silences nothing.
+Without a reason, later readers cannot tell a decision from a shortcut. A misspelt name silences nothing.
 
 ## Limits
 Any text counts as a reason.

@@ -1,38 +1,47 @@
 """wrong-vjp (PB101): the gradient is not the derivative of the forward.
 
 ## What it finds
-The backward's product with a random cotangent, compared along random directions and then element by element with a
-numeric derivative of the forward: central differences with Richardson extrapolation, with an error bar made of
-truncation and of the measured noise of the forward. `wrong` means: beyond ten bars. It runs on the example and on its
-variants: exact zeros, negatives, large, tied and whole numbers, sizes 0, 1 and primes, a matrix with a dimension of
-size 1 in its middle where the forward takes that as rows too, strides, dtypes, one tensor passed twice, an output as
-input, complex values; with `--deep` also on inputs where several of these meet, drawn at random and shrunk. At a kink
-every value between the one-sided derivatives is right. One more forward and backward run with new memory filled with
-NaN: a gradient that was allocated and never written, in whole or in part, is an error, whatever the memory held.
+The backward is called with a random cotangent. Its result is compared with a numeric derivative of the forward, first
+along random directions and then element by element. The numeric derivative uses central differences with Richardson
+extrapolation, and its error bar combines the truncation error with the measured noise of the forward. The gradient is
+`wrong` if it is off by more than ten times the error bar. At a kink every value between the one-sided derivatives is
+right.
+
+The rule runs on the example and on its variants: exact zeros; negative, large, tied and whole numbers; sizes 0, 1 and
+primes; a matrix with an added middle dimension of size 1 if the forward accepts that as rows too; other strides and
+dtypes; one tensor passed twice; an output passed as input; complex values. With `--deep` it also draws random inputs
+that combine several of these, and shrinks them.
+
+The forward and backward also run once with new memory filled with NaN. A gradient that was allocated and not written,
+in whole or in part, is an error whatever the memory held.
 
 ## Why it hurts
-Training goes on, slower or to another place, and nothing says so.
+Training converges more slowly, or to another solution, and nothing raises.
 
 ## Limits
-`inconclusive` where the forward is too noisy (float32 inside, say) to see the difference, and where it vanishes with
-ten times the iterations, in an argument called `n_iter`, `max_iter`, `steps` or the like. So is, as a warning, what
-is right for symmetric matrices only; not where the function says "symmetric", "Hermitian" or "positive definite", or
-reads one triangle only, as `cholesky` does. Where the forward returns memory that it never wrote, that is all that is
-said: no rule that compares values is run. A backward that is not a derivative on purpose is `intended` (severity
-info) if its structure shows it: the forward is flat almost everywhere; it returns an input unchanged; or it is a
-clamp and differs only where it saturates. Where only words say so (straight-through, surrogate, approximate, reversal
-or scaling, in the name or a docstring) of a smooth forward, that is `intended` too, as a warning: words excuse a slip
-as well. Neither excuses NaN on a given example. A difference below 1e-4 of the derivative, or below 1e-7 of the
-largest element of the gradient, is a warning with its size: iterations that stop early leave such, and so does a
-small constant in a denominator. Gradients that are not finite at a special point count as `unstable`, a warning, and
-those at tiny values an info; a warning is, as `wrong`, a shape that the forward happens to take or to broadcast, a
-variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a part of the
-derivative where the forward iterates as long as its numbers ask for: it may not have converged. So are the scale or
-bound of a quantiser, beside an estimate for what it quantises, and what writes twice to one place, by indices that
-are the same. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the gradient is
-right for another guess, with which the audit goes on. A gradient that is `None` is PB107; where that one is not run,
-this one tells of it, as a warning too where the example was guessed. Sampling proves nothing about values that were
-not sampled.
+- `inconclusive`: the forward is too noisy to resolve the difference, for example because it computes in float32; or the
+  difference vanishes with ten times the iterations, set by an argument called `n_iter`, `max_iter`, `steps` or the
+  like. It is also `inconclusive`, as a warning, if the gradient is right for symmetric matrices only, unless the
+  function says "symmetric", "Hermitian" or "positive definite", or reads one triangle only, as `cholesky` does.
+- `intended` (severity info): the backward is not a derivative on purpose, and its structure shows it: the forward is
+  flat almost everywhere, or returns an input unchanged, or is a clamp whose gradient differs only where it saturates.
+  If the forward is smooth and only words say so (straight-through, surrogate, approximate, reversal or scaling, in the
+  name or a docstring), the finding is `intended` as a warning, since words excuse a mistake as well. Neither excuses
+  NaN on a given example.
+- `unstable` (a warning): the gradient is not finite at a special point. At tiny values it is an info.
+- A warning with the size of the difference: it is below 1e-4 of the derivative, or below 1e-7 of the largest element of
+  the gradient. Iterations that stop early and small constants in a denominator leave such differences.
+- A warning instead of an error: the forward may accept or broadcast the shape by accident; the variant lacks a property
+  of the example (rows of length 1, sorted rows); the gradient is off by a part of the derivative and the forward
+  iterates for as long as its values require, so it may not have converged; the input is the scale or bound of a
+  quantiser, beside an estimate for the quantised values; or the function writes twice to one place because indices
+  repeat.
+- One warning for all inputs that may not be valid inputs. Guessed inputs also give a warning if the gradient is right
+  for another guess; the audit then goes on with that guess.
+- If the forward returns memory that it never wrote, only that is reported, and no rule compares values.
+- A gradient that is `None` is PB107. If PB107 does not run, this rule reports it; it too is a warning if the example
+  was guessed.
+- Sampling proves nothing about values that were not sampled.
 
 ## Bad
 ```python
@@ -63,12 +72,12 @@ class SinSquared(torch.autograd.Function):
 ```
 
 ## In the source: scatter-without-accumulation (PB812)
-Where the function cannot be run: `grad[index] += …` or `-= …` in a backward, where `index` is a saved tensor, and
-`index_put_` with one and without `accumulate`. With the same index twice, one of the two terms is lost: `+=` on an
-indexed tensor reads, adds and writes once for each place, and embeddings and gathered rows train on part of their
-gradient. (Where the function runs, repeated indices are tried.) A warning: a match proves that terms are lost if an
-index occurs twice; a mask, or indices that are all different, are right. Names are taken for indices when they are
-unpacked from `ctx.saved_tensors` and nothing negates them or calls them a mask.
+If the function cannot be run, this rule looks for `grad[index] += …` or `-= …` in a backward, where `index` is a saved
+tensor, and for `index_put_` with a saved index and without `accumulate`. `+=` on an indexed tensor reads, adds and
+writes once per place, so if an index occurs twice, one of the two terms is lost. Embeddings and gathered rows then
+train on part of their gradient. (If the function can be run, repeated indices are tried.) It is a warning: a match
+proves that terms are lost if an index occurs twice, but a mask, or indices that are all different, are fine. A name
+counts as an index if it is unpacked from `ctx.saved_tensors` and nothing negates it or calls it a mask.
 
 ### Bad
 ```python

@@ -1,17 +1,17 @@
 """wrong-jvp (PB102): the forward-mode derivative is not the derivative of the forward.
 
 ## What it finds
-The tangent that the `jvp` method (or forward mode through a callable) returns for a random input tangent,
-compared with the numeric derivative of the forward, as in PB101. A jvp that ignores its tangent, forgets an
-input or returns a Jacobian is caught by it.
+The tangent that the `jvp` method (or forward mode through a callable) returns for a random input tangent is compared
+with the numeric derivative of the forward, as in PB101. The rule catches a jvp that ignores its tangent, forgets an
+input or returns a Jacobian.
 
 ## Why it hurts
-`jacfwd`, `hessian`, Hessian-vector products and everything else that is forward-over-reverse is wrong, while
-training looks right.
+`jacfwd`, `hessian`, Hessian-vector products and everything else that uses forward-over-reverse is wrong, while training
+looks right.
 
 ## Limits
-Functions without a `jvp` raise in forward mode: that is PB407's subject. Runs on the example alone, and says
-`inconclusive` where the forward is too noisy there.
+Functions without a `jvp` raise in forward mode, which PB407 covers. The rule runs on the example alone, and reports
+`inconclusive` if the forward is too noisy there.
 
 ## Bad
 ```python

@@ -1,17 +1,16 @@
-"""wrong-gradient-count (PB103): the number of gradients that backward returns is not that of forward's arguments.
+"""wrong-gradient-count (PB103): backward does not return one gradient for each argument of forward.
 
 ## What it finds
-`backward` must return one value for each argument of `forward` (without `ctx`), `None` for those that have no
-gradient. Fewer, or more that are not `None`, is an error at the first backward; trailing extra `None`s are
-legal. The source alone shows it too, where a `return` of the backward is a tuple of fixed length.
+`backward` must return one value for each argument of `forward` (without `ctx`), and `None` for arguments that have no
+gradient. Fewer values, or extra ones that are not `None`, raise at the first backward; trailing extra `None`s are
+legal. The source alone shows the mistake if a `return` of the backward is a tuple of fixed length.
 
 ## Why it hurts
 The first backward raises, often long after the forward was tested.
 
 ## Limits
-The static half says nothing about a backward that builds its tuple by other means, and does not count arguments
-that have a default: gradients must match the arguments that a call passes. A name in a place too many may stand for
-`None`.
+The static half does not examine a backward that builds its tuple in another way. It does not count arguments that have
+a default, since gradients must match the arguments that a call passes. An extra value that is a name may hold `None`.
 
 ## Bad
 ```python

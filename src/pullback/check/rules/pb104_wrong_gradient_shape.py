@@ -1,18 +1,18 @@
-"""wrong-gradient-shape (PB104): the shape of a returned gradient is not that of its input.
+"""wrong-gradient-shape (PB104): a returned gradient has another shape than its input.
 
 ## What it finds
-The shape of each gradient as `backward` returned it. PyTorch's engine sums a gradient down if it can be
-expanded from the input's shape, without a word, and raises otherwise; so a `(B, 1)` gradient of a `(B,)` input
-becomes `(B, B)` and is summed to something else. A gradient of the broadcast shape of an input that forward did
-broadcast is PB115.
+The shape of each gradient, as `backward` returned it. If the input's shape can be expanded to the gradient's, PyTorch's
+engine silently sums the gradient down to it; otherwise the engine raises. So a `(B, 1)` factor times a `(B,)` input
+gives a `(B, B)` gradient, which is silently summed to a wrong `(B,)` one. If the forward broadcasts the input and the
+gradient has the broadcast shape, that is PB115.
 
 ## Why it hurts
-Either the first backward raises, or, where sizes happen to fit, the gradient is silently another number.
+Either the first backward raises or, if the sizes happen to fit, the gradient is silently wrong.
 
 ## Limits
-Sees the example and its variants of size 1. An info where the engine's sum happens to be right or only takes
-dimensions of 1 away; a warning where a whole-number argument may no longer fit the size, and on guessed shapes if with
-others all is well.
+The rule runs on the example and on its variants of size 1. It is an info if the engine's sum happens to be right, or
+only removes dimensions of size 1. It is a warning if a whole-number argument may no longer fit the size, and on guessed
+shapes if other shapes work.
 
 ## Bad
 ```python

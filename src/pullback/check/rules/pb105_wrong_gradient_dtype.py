@@ -1,18 +1,19 @@
 """wrong-gradient-dtype (PB105): a returned gradient has a narrower dtype than its input, or is on another device.
 
 ## What it finds
-The dtype and device of each gradient as `backward` returned it. The engine casts it to the input's dtype
-without a word, so digits that were lost stay lost. And, where the example is float64, whether value and gradients have
-the digits of float64: all numbers of a tensor that float32 holds exactly have been rounded to it on the way, and so
-have inputs whose digits beyond it change nothing.
+The dtype and device of each gradient, as `backward` returned it. The engine silently casts the gradient to the input's
+dtype, which does not bring lost digits back. If the example is float64, the rule also checks that value and gradients
+have the precision of float64. If every number of a result is exact in float32, it was rounded to float32 on the way; so
+was an input whose digits beyond float32 change nothing.
 
 ## Why it hurts
-A float64 input gets a float32 gradient: gradcheck turns noisy and solvers that need the digits stall.
+A float64 input gets a float32 gradient: `gradcheck` becomes noisy, and solvers that need the precision stall.
 
 ## Limits
-A wider dtype than the input's costs memory, not digits, and is not reported. Sees the example, and float32
-where the forward takes it. What quantises its values has few digits on purpose: only where the gradient is
-right is the second looked for. A cast to float32 in the forward is an info: it computes in float32 on purpose.
+A dtype wider than the input's costs memory but no precision, and is not reported. The rule runs on the example, and on
+float32 inputs if the forward accepts them. A function that quantises has few digits on purpose, so the precision is
+checked only if the gradient is right. A cast to float32 in the forward is an info, since the function computes in
+float32 on purpose.
 
 ## Bad
 ```python

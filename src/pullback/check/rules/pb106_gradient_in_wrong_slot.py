@@ -5,10 +5,10 @@ A wrong gradient (as in PB101) that becomes right when it is exchanged with the 
 same shape.
 
 ## Why it hurts
-Both inputs train on each other's gradient; where the shapes agree nothing raises.
+Each input trains on the other's gradient. If the shapes agree, nothing raises.
 
 ## Limits
-Only inputs of equal shape can be exchanged unnoticed; other mix-ups raise, or are PB104.
+Only inputs of equal shape can be swapped unnoticed. Other swaps raise, or are reported as PB104.
 
 ## Bad
 ```python

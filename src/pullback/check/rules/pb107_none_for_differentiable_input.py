@@ -7,10 +7,10 @@
 The parameter never learns, and nothing raises: optimizers skip parameters whose gradient is `None`.
 
 ## Limits
-Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen. A warning where the
-example was guessed, or marks no input by `requires_grad` while another one gets a gradient, or this one is called
-`target`, `labels` or the like: that the input requires grad was then our idea. `intended` where the code means it (see
-PB101), and a warning where only words say so.
+The rule runs on the example, and does not see a `None` for an input whose derivative happens to be zero there. It is a
+warning if the example was guessed, or if it marks no input by `requires_grad`, so that Pullback chose the inputs, and
+another input gets a gradient or this one is called `target`, `labels` or the like. It is `intended` if the structure of
+the code shows intent (see PB101), and a warning if only words do.
 
 ## Bad
 ```python

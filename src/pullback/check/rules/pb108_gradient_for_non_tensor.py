@@ -1,13 +1,13 @@
-"""gradient-for-non-tensor (PB108): backward returns a gradient for an argument that is no tensor.
+"""gradient-for-non-tensor (PB108): backward returns a gradient for an argument that is not a tensor.
 
 ## What it finds
-Anything but `None` returned in the place of a number, a string, a flag or `None`.
+A returned value other than `None` for an argument that is a number, a string, a flag or `None`.
 
 ## Why it hurts
 The engine raises at the first backward ("returned a gradient different than None at position …").
 
 ## Limits
-Judged on the example, and with None for arguments that may be None.
+The rule runs on the example, and with `None` for arguments that may be `None`.
 
 ## Bad
 ```python

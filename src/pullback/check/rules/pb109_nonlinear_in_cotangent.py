@@ -1,16 +1,17 @@
 """nonlinear-in-cotangent (PB109): the backward is not linear in the cotangent.
 
 ## What it finds
-A derivative is linear: b(4 g) = 4 b(g), b(-g) = -b(g) and b(g + h) = b(g) + b(h). The three are tested directly
-on the backward, without finite differences, so exactly: in every dtype, however noisy the forward.
+The backward b must be linear in the cotangent: b(4 g) = 4 b(g), b(-g) = -b(g) and b(g + h) = b(g) + b(h). The rule
+tests the three identities on the backward itself, without finite differences. The test is therefore exact, in every
+dtype and for any noise of the forward.
 
 ## Why it hurts
-Loss weights, gradient accumulation, mixed-precision loss scaling and sums over branches all rely on linearity;
-each then changes the direction of the gradient, not just its length.
+Loss weights, gradient accumulation, mixed-precision loss scaling and sums over branches all rely on linearity. Without
+it, each of them changes the direction of the gradient, not just its length.
 
 ## Limits
-Gradient clipping and sign gradients are non-linear on purpose: `intended` where that shows (see PB101),
-and a warning where only words say so. A difference below two per cent is a warning: an iteration that solves
+Gradient clipping and sign gradients are nonlinear on purpose. They are `intended` if their structure shows it (see
+PB101), and a warning if only words say so. A difference below two per cent is a warning, since an iteration that solves
 the adjoint up to a tolerance leaves one.
 
 ## Bad

@@ -1,14 +1,16 @@
 '''jvp-and-vjp-not-adjoint (PB110): forward mode and reverse mode compute two different derivatives.
 
 ## What it finds
-<g, jvp(t)> = <vjp(g), t> must hold for every tangent t and cotangent g. It is tested on the two rules alone,
-without finite differences, so exactly; also where the forward is too noisy for a numeric derivative.
+<g, jvp(t)> = <vjp(g), t> must hold for every tangent t and cotangent g. The rule tests this identity on the jvp and the
+vjp alone, without finite differences. The test is therefore exact, even if the forward is too noisy for a numeric
+derivative.
 
 ## Why it hurts
-`hessian` is forward over reverse: it mixes the two and is the derivative of nothing.
+`hessian` runs forward over reverse mode: it mixes the two derivatives, and its result is the derivative of neither.
 
 ## Limits
-Does not say which of the two is wrong: PB101 and PB102 do, and where they do this rule is silent.
+The rule does not say which of the two is wrong. PB101 and PB102 do; if either of them reports an error, this rule is
+silent.
 
 ## Bad
 ```python

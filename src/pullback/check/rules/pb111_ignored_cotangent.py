@@ -1,13 +1,13 @@
 """ignored-cotangent (PB111): the backward does not depend on a cotangent that it receives.
 
 ## What it finds
-Each output's cotangent is multiplied by -3 while the others stay: if no gradient changes although that output
-does change with an input, the cotangent is ignored. The source shows the plainest case: a parameter of
-`backward` that is never read.
+The rule multiplies each output's cotangent by -3 and keeps the others. If no gradient changes although that output
+depends on an input, the backward ignores the cotangent. The source shows the simplest case: a parameter of `backward`
+that is never read.
 
 ## Why it hurts
-The gradient is right only where the upstream gradient is 1: loss weights, accumulation and auxiliary losses are
-silently lost.
+The gradient is right only if the upstream gradient is 1. Loss weights, gradient accumulation and auxiliary losses
+silently have no effect.
 
 ## Limits
 An output marked non-differentiable may ignore its cotangent.

@@ -1,16 +1,16 @@
 """none-cotangent-mishandled (PB112): the backward fails when a cotangent is undefined.
 
 ## What it finds
-Cotangents that PyTorch leaves undefined: of an output that is not used, and of one whose own consumer has no
-gradient to give. After `ctx.set_materialize_grads(False)` they arrive as `None` and the backward must expect
-it. A warning where that takes the cotangents of all outputs, of several, which is rare.
+PyTorch leaves a cotangent undefined if the output is not used, or if its consumer returns no gradient. After
+`ctx.set_materialize_grads(False)` such a cotangent arrives as `None`, and the backward must handle it. It is a warning
+if the backward fails only when the cotangents of all of several outputs are undefined, which is rare.
 
 ## Why it hurts
-`TypeError: unsupported operand type(s) for *: 'NoneType' …` in somebody's training run, whenever one output of
-several is not part of the loss.
+Training raises `TypeError: unsupported operand type(s) for *: 'NoneType' …` whenever one of several outputs is not part
+of the loss.
 
 ## Limits
-Judged on the example.
+The rule runs on the example alone.
 
 ## Bad
 ```python
@@ -42,10 +42,10 @@ class SumAndProduct(torch.autograd.Function):
 ```
 
 ## In the source: unguarded-none-cotangent (PB814)
-Where the function cannot be run: `ctx.set_materialize_grads(False)`, and a backward of several cotangents one of which
-it reads without a single `is None` (or truth) test of it. A warning: a match proves that None reaches the line if that
-output is unused; it may be handed to a function that copes. With one cotangent nothing is reported: the backward is not
-called without any.
+If the function cannot be run, this rule looks for `ctx.set_materialize_grads(False)` and a backward with several
+cotangents, one of which is read without ever being tested by `is None` or as a truth value. It is a warning: a match
+proves that `None` reaches the line if that output is unused, but the line may pass it to a function that handles it. A
+backward with a single cotangent is not reported, since PyTorch never calls it without one.
 
 ### Bad
 ```python

@@ -1,15 +1,15 @@
 """partial-requires-grad-mishandled (PB113): freezing some inputs breaks or changes the gradients of the others.
 
 ## What it finds
-Every input alone, and every input left out, required to have a gradient: the backward must run, and give the
-inputs that do require grad the gradient that they have when all of them do.
+The rule requires grad of each input alone, and of all inputs but one. The backward must run, and must return the same
+gradients as when all inputs require grad.
 
 ## Why it hurts
 Fine-tuning with frozen layers crashes with an `UnboundLocalError`, or a parameter guarded by another input's
 flag silently gets `None`.
 
 ## Limits
-Not every subset is tried of functions with more than a few inputs.
+If the function has more than a few inputs, not every subset is tried.
 
 ## Bad
 ```python

@@ -1,14 +1,14 @@
-"""output-subset-mismatch (PB114): leaving outputs unused gives another gradient than zero cotangents for them.
+"""output-subset-mismatch (PB114): an unused output changes the gradient compared with a zero cotangent for it.
 
 ## What it finds
-The gradient with only output k in the loss, against the one where the other outputs are in it with a cotangent
-of zero; and the sum of these over k against the gradient of all.
+The gradient with only output k in the loss is compared with the gradient when the other outputs are in the loss with
+zero cotangents. The sum of these gradients over k is compared with the gradient of all outputs together.
 
 ## Why it hurts
 A loss on one head of a model trains differently from the same loss with a zero-weighted second head.
 
 ## Limits
-Judged on the example. A backward that raises when an output is unused is PB112.
+The rule runs on the example alone. A backward that raises when an output is unused is PB112.
 
 ## Bad
 ```python

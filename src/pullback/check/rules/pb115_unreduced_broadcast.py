@@ -4,13 +4,12 @@
 An input that the forward broadcasts, whose gradient `backward` returns in the output's shape.
 
 ## Why it hurts
-PyTorch's eager engine sums such a gradient without a word, so it goes unnoticed; but the full-size gradient is
-materialised first, `torch.func` and forward-over-reverse see the wrong shape, and a backward that multiplies by
-the unbroadcast input may broadcast once more and be summed to a wrong number (then it is PB101 too).
+PyTorch's eager engine silently sums such a gradient, so the mistake goes unnoticed. But the full-size gradient is
+materialised first, and `torch.func` and forward-over-reverse see the wrong shape. If the backward multiplies by the
+input before broadcasting, the product may broadcast again and be summed to a wrong number, which PB101 reports too.
 
 ## Limits
-A warning where the sum is right. Where the forward accepts a broadcast by accident, refuse it
-there.
+It is a warning if the sum is right. If the forward broadcasts by accident, reject such shapes in the forward.
 
 ## Bad
 ```python

@@ -1,16 +1,16 @@
 """missing-conjugate (PB116): the gradient of a complex input lacks a conjugate.
 
 ## What it finds
-PyTorch's gradient of a complex input is the conjugate Wirtinger derivative: the backward of a holomorphic f is
-`g * f'(x).conj()`. A gradient that is wrong, and right once conjugated, or that is wrong only for complex
+PyTorch's gradient of a complex input is the conjugate Wirtinger derivative: the backward of a holomorphic f is `g *
+f'(x).conj()`. The rule reports a gradient that is wrong but right once conjugated, or that is wrong only for complex
 inputs.
 
 ## Why it hurts
-Every step goes off at an angle that depends on the phase of the data.
+Every step points in a wrong direction that depends on the phase of the data.
 
 ## Limits
-A function whose source never speaks of complex numbers, but takes them, gets an info: refusing complex
-inputs is as right as supporting them.
+It is an info if the source never mentions complex numbers and the forward accepts them: rejecting complex inputs is as
+good a fix as supporting them.
 
 ## Bad
 ```python

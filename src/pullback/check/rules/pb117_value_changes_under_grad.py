@@ -1,14 +1,15 @@
 """value-changes-under-grad (PB117): the forward's value depends on whether gradients are required.
 
 ## What it finds
-The outputs under `no_grad`, with all inputs requiring grad, and with each alone, compared bit for bit.
+The outputs under `no_grad`, with all inputs requiring grad and with each input alone requiring grad are compared bit
+for bit.
 
 ## Why it hurts
-The model that is evaluated is not the model that was trained, and freezing a parameter changes the output.
+The evaluated model is not the trained one, and freezing a parameter changes the output.
 
 ## Limits
-Random functions are run from the same random state; one that draws from a generator of its own looks as if it
-changed.
+Random functions run from the same random state each time. A function with a generator of its own therefore looks as if
+its value changed.
 
 ## Bad
 ```python

@@ -1,19 +1,20 @@
 """lost-captured-gradient (PB118): a tensor that the forward captures gets no gradient.
 
 ## What it finds
-Tensors that require grad and that the forward reaches through its closure, its globals, its defaults, an object it is
-a method of, or an argument that is a module, a function or another object. Each is moved, and if the output moves with
-it, a backward must give it a gradient. If the gradient comes only from a nested `backward()` that accumulates into
-`.grad`, the output must still require grad when no argument does.
+Tensors that require grad and that the forward reaches through its closure, its globals, its defaults, its own object if
+it is a method, or an argument that is a module, a function or another object. The rule changes each tensor. If the
+output changes with it, a backward must give it a gradient. If the gradient comes only from a nested `backward()` that
+accumulates into `.grad`, the output must still require grad when no argument does.
 
 ## Why it hurts
-Autograd sees only what is passed to `apply`. The captured parameter is used, and silently never trained; one that
-gets its gradient from a nested backward is not trained in the first layer, whose input requires no grad, and
-`torch.autograd.grad` gives it none. In a callable that detaches it, or uses it under `no_grad`, that may be meant: a
-warning.
+Autograd sees only the tensors that are passed to `apply`. The captured parameter is used but silently never trained. A
+parameter that gets its gradient from a nested backward is not trained in the first layer, whose input requires no grad,
+and `torch.autograd.grad` gives it no gradient. If a callable detaches the tensor or uses it under `no_grad`, that may
+be on purpose, and it is a warning.
 
 ## Limits
-Closures, attributes and containers are followed for four steps; functions among the globals, in the same package.
+Closures, attributes and containers are followed for four steps. Functions among the globals are followed within the
+same package.
 
 ## Bad
 ```python

@@ -1,22 +1,23 @@
 """backward-raises (PB119): the backward raises on an input that the forward accepts.
 
 ## What it finds
-Whatever the backward raises on the example or on one of its variants: sizes 0 and 1, exact zeros, transposed or
-expanded tensors, float32 and half precision, one tensor passed twice; and with each module switched between train and
-eval mode. Failures with a rule of their own (PB103, PB104, PB108, PB112, PB113; PB502 for cotangents of other strides)
-are reported there.
+Any exception of the backward on the example or on one of its variants: sizes 0 and 1, exact zeros, transposed or
+expanded tensors, float32 and half precision, one tensor passed twice, and each module switched between train and eval
+mode. Failures that have a rule of their own (PB103, PB104, PB108, PB112, PB113; PB502 for cotangents with other
+strides) are reported by that rule.
 
 ## Why it hurts
-It is loud, but late: the forward was fine, evaluation was fine, and training stops at the first odd batch.
+The error comes late: the forward and the evaluation work, and training stops at the first unusual batch.
 
 ## Limits
-- An error: on the example, and on it in other strides, as float32 or, unless it is guessed, in half precision.
-- A warning: on other numbers and sizes, which the function may not be for; a `NotImplementedError`.
+- An error: on the example, on the example with other strides or in float32 and, unless it was guessed, in half
+  precision.
+- A warning: on other values and sizes, which may not be valid inputs; a `NotImplementedError`.
 - An info: an index is out of bounds or a matrix singular in such a variant; an operation has no kernel for half
-  precision; the backward refuses `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes
-  on by `.backward()`); or the forward may take the input by accident, such as a shape that happens to broadcast, a size
-  that no longer fits an integer argument or what the subject holds, or a dimension of size 0 that is not the first one
-  of the first tensor.
+  precision; the backward rejects `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes
+  on with `.backward()`); or the forward may accept the input by accident, such as a shape that happens to broadcast, a
+  size that no longer fits an integer argument or the subject's state, or a dimension of size 0 other than the first
+  dimension of the first tensor.
 
 ## Bad
 ```python

@@ -1,16 +1,15 @@
 """state-shared-between-calls (PB120): the gradient of a call depends on other calls.
 
 ## What it finds
-Two forwards on different inputs, then the backward of the first: it must give the gradient that the first gives
-when run alone. State kept on the class or in a module breaks this.
+Two forwards run on different inputs, then the backward of the first. It must give the same gradient as when the first
+call runs alone. State on the class or in a module breaks this.
 
 ## Why it hurts
-A layer that is used twice in a model, and data parallelism in threads, silently train on the gradient of another
-call.
+A layer that is used twice in a model silently trains on the gradient of another call, and so does data parallelism in
+threads.
 
 ## Limits
-Functions that draw random numbers of their own accord may differ without sharing anything. Two backwards over one
-graph are PB206.
+Functions with a random generator of their own may differ without sharing state. Two backwards over one graph are PB206.
 
 ## Bad
 ```python
@@ -40,8 +39,9 @@ class XSin(torch.autograd.Function):
 ```
 
 ## In the source: state-on-class-in-source (PB810)
-Where the function cannot be run: an attribute of the class, or a global name, that the forward assigns and the
-backward reads. A warning: a match proves that calls share the attribute, not that they ever give it different values.
+If the function cannot be run, this rule looks for an attribute of the class, or a global name, that the forward assigns
+and the backward reads. It is a warning: a match proves that calls share the attribute, but not that they ever assign
+different values.
 
 ### Bad
 ```python

@@ -1,18 +1,18 @@
 """tensor-on-ctx (PB201): a tensor is kept as an attribute of ctx instead of by save_for_backward.
 
 ## What it finds
-After a forward: attributes of `ctx` that hold tensors, also in lists, tuples and dicts, and whether each is an
-input, an output or something in between.
+Attributes of `ctx` that hold tensors after a forward, also in lists, tuples and dicts. The finding says whether each
+tensor is an input, an output or an intermediate.
 
 ## Why it hurts
-What `save_for_backward` does is lost: an in-place change between forward and backward goes unnoticed and the
-gradient is silently wrong; saved-tensor hooks (offloading, checkpointing, compression) do not see it; it is not freed
-after the backward. An *output* on its own `ctx` is a reference cycle besides: memory is held until the garbage
-collector runs.
+The tensor bypasses `save_for_backward`. An in-place change between forward and backward is not detected, and the
+gradient is silently wrong. Saved-tensor hooks (offloading, checkpointing, compression) do not see the tensor, and it is
+not freed after the backward. An *output* on its own `ctx` is also a reference cycle, which holds memory until the
+garbage collector runs.
 
 ## Limits
-A warning for floating tensors, an info for whole numbers and masks. Tensors inside of other objects are not looked
-for. What is put on `ctx` in the backward is not seen.
+It is a warning for floating-point tensors, and an info for integers and masks. Tensors inside other objects, and
+tensors that the backward puts on `ctx`, are not seen.
 
 ## Bad
 ```python
@@ -42,10 +42,10 @@ class Square(torch.autograd.Function):
 ```
 
 ## In the source: tensor-on-ctx-in-source (PB804)
-Where the function cannot be run: `ctx.name = x` in `forward` or `setup_context`, where `x` is an argument for which the
-backward returns a gradient, and so a tensor, or what the forward returns. A warning: a match proves that the attribute
-holds that object, unless the name was given to something else in between. What is computed in the forward, kept in
-lists or kept under another name is not seen.
+If the function cannot be run, this rule looks for `ctx.name = x` in `forward` or `setup_context`, where `x` is an
+output, or an argument for which the backward returns a gradient and which is therefore a tensor. It is a warning: a
+match proves that the attribute holds that object, unless the name was rebound in between. Intermediates, tensors in
+lists and tensors under another name are not seen.
 
 ### Bad
 ```python

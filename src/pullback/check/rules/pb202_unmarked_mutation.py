@@ -1,17 +1,17 @@
 """unmarked-mutation (PB202): the forward changes an input in place without marking it dirty.
 
 ## What it finds
-Differentiated inputs whose values are others after the forward than before, and that are not returned as marked by
-`ctx.mark_dirty`; and those whose memory the forward gives back (`resize_(0)` of a storage). A warning where an output
-has the same values and the gradient passes unchanged: then whoever reads the input afterwards gets no other gradient.
+Differentiable inputs whose values change during the forward and that are not returned and marked by `ctx.mark_dirty`,
+and inputs whose memory the forward frees (`resize_(0)` of a storage). It is a warning if an output has the same values
+and the gradient passes unchanged, since later uses of the input then get the right gradient.
 
 ## Why it hurts
-Autograd does not know. Whoever uses the input afterwards works with other numbers and gets the derivative of the
-old ones, or an error about a version, far from the cause. To read memory that was given back may end the process.
+Autograd does not know of the change. A later use of the input sees the new values but gets the derivative of the old
+ones, or raises an error about a version, far from the cause. Reading freed memory may crash the process.
 
 ## Limits
-Buffers that are updated on purpose (running statistics) are no differentiated inputs and are left alone. Sees the
-example.
+Buffers that are updated on purpose (running statistics) are not differentiable inputs, and are not reported. The rule
+runs on the example alone.
 
 ## Bad
 ```python
@@ -45,10 +45,10 @@ class Exp(torch.autograd.Function):
 ```
 
 ## In the source: unmarked-mutation-in-source (PB805)
-Where the function cannot be run: `x.mul_(…)`, `x[…] = …`, `x += …` in `forward` on an argument for which the backward
-returns a gradient, and no `mark_dirty` anywhere in the class. A warning: a match proves the write if the line is
-reached. An argument that the method gives another value first (`x = x.clone()`) is left out, also if that happens in
-one branch only. Writes by kernels that take a pointer, or by `out=`, are not seen.
+If the function cannot be run, this rule looks for `x.mul_(…)`, `x[…] = …` or `x += …` in `forward` on an argument for
+which the backward returns a gradient, in a class without any `mark_dirty`. It is a warning: a match proves the write if
+the line is reached. An argument that the method rebinds first (`x = x.clone()`) is not reported, even if that happens
+in one branch only. Writes by kernels that take a pointer, or by `out=`, are not seen.
 
 ### Bad
 ```python

@@ -1,16 +1,16 @@
 """backward-mutates (PB203): the backward changes its cotangent, an input or an output in place.
 
 ## What it finds
-The cotangents, the inputs and the outputs before and after one backward, compared bit by bit.
+The cotangents, the inputs and the outputs before and after one backward are compared bit for bit.
 
 ## Why it hurts
-The cotangent's memory belongs to others: to the caller of `torch.autograd.grad`, and where a tensor is used twice to
-the sibling branch, which then gets the changed one. Inputs and outputs are what the rest of the model saved. Their
-gradients are silently wrong, and the order of the branches decides which.
+The backward does not own the cotangent: the caller of `torch.autograd.grad` does, or, if a tensor is used twice, the
+other branch shares it and gets the changed values. The rest of the model may have saved the inputs and outputs. The
+gradients of these other nodes become silently wrong, and which ones depends on the order of the branches.
 
 ## Limits
-The engine sometimes hands over a copy; the change is then harmless, until it does not. Sees the example. Tensors that
-are no differentiated inputs, such as buffers, are not compared.
+The engine sometimes passes a copy, and the change is harmless only then. The rule runs on the example alone. Tensors
+that are not differentiable inputs, such as buffers, are not compared.
 
 ## Bad
 ```python
@@ -37,9 +37,9 @@ class Double(torch.autograd.Function):
 ```
 
 ## In the source: backward-mutates-in-source (PB806)
-Where the function cannot be run: `g.mul_(…)`, `g[…] = …`, `g += …` on an argument of `backward`, or on a name that it
-unpacks from `ctx.saved_tensors`. A warning: a match proves the write if the line is reached, but what was saved may be
-a copy that is nobody else's. A name that is given another value first is left out.
+If the function cannot be run, this rule looks for `g.mul_(…)`, `g[…] = …` or `g += …` on an argument of `backward`, or
+on a name that is unpacked from `ctx.saved_tensors`. It is a warning: a match proves the write if the line is reached,
+but the saved tensor may be a private copy. A name that is rebound first is not reported.
 
 ### Bad
 ```python

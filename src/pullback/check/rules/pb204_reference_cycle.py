@@ -1,18 +1,18 @@
 """reference-cycle (PB204): the memory of a call is not freed when its outputs are dropped.
 
 ## What it finds
-Three calls with the garbage collector off, each of whose outputs is dropped, first as they are and then after a
-backward. Inputs, outputs and graph nodes of a call must be gone by then. Where they are not, the collector runs: what
-it frees was held by a reference cycle; what it does not free, over twenty more calls, is a leak for good.
+Three calls run with the garbage collector off. The outputs of each are dropped, first without a backward and then after
+one. The inputs, outputs and graph nodes of the call must then be freed. If they are not, the collector runs: memory
+that it frees was held by a reference cycle; memory that it does not free, over twenty more calls, is a permanent leak.
 
 ## Why it hurts
-An output that is an attribute of its own `ctx` holds the node that holds it. The memory of every step stays until
-Python's collector happens to run, which counts objects and knows nothing of their size: out of memory, now and then,
-with no line to blame. A list that every call appends to grows until the process ends.
+An output on its own `ctx` references the node that references it. The memory of every step stays until Python's
+collector happens to run, which counts objects and ignores their size. The result is an occasional out-of-memory error
+that no traceback explains. A list that every call appends to grows until the process ends.
 
 ## Limits
-A function may keep what its last call made: only memory left by two calls or more is reported. Tensors that are neither
-input nor output nor held by the node are not seen.
+A function may keep the tensors of its last call: only memory that two or more calls leave is reported. Tensors that are
+not inputs or outputs and that the node does not hold are not seen.
 
 ## Bad
 ```python

@@ -1,20 +1,21 @@
 """saved-but-unused (PB205): the forward saves a tensor that no gradient depends on.
 
 ## What it finds
-Each saved tensor is handed to the backward with other values in its place: of other sign, zero, far out, NaN. Where
-no gradient changes by a bit, for all inputs and for each alone, and no second derivative does either, the backward
-does not use it. The finding says how many bytes that is. A warning where it was computed for nothing; an info where
-it is in the memory of an input or output, or where an argument of the example needs no gradient, which may depend on
-it.
+The backward runs with the values of each saved tensor replaced: by values of the opposite sign, zeros, very large
+values and NaN. If no gradient changes by a bit, for all inputs and for each alone, and no second derivative changes
+either, the backward does not use the tensor. The finding says how many bytes it takes. It is a warning if the forward
+computed the tensor only to save it. It is an info if the tensor shares the memory of an input or output, or if an
+argument of the example needs no gradient, since that gradient may depend on it.
 
 ## Why it hurts
-What is saved lives until the backward is over: it is often the largest part of what training needs. An input that is
-saved for nothing may not be changed in place either.
+Saved tensors live until the backward is over, and are often the largest part of the memory of training. Saving an input
+also forbids changing it in place.
 
 ## Limits
-Sees the example: what another value of an option needs is used there and not here. What is used for its shape alone
-counts as unused: a shape can be kept on `ctx`. A warning for a tensor that the forward made, an info for an input or an
-output, whose memory is often held by somebody else as well. What is saved by `save_for_forward` alone is left alone.
+The rule runs on the example alone: a tensor that another value of an option needs may be unused here. A tensor of which
+only the shape is used counts as unused, since a shape can be kept on `ctx`. It is a warning for a tensor that the
+forward made, and an info for an input or output, whose memory is often held elsewhere as well. Tensors saved only by
+`save_for_forward` are not checked.
 
 ## Bad
 ```python

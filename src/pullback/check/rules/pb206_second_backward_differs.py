@@ -1,17 +1,17 @@
 """second-backward-differs (PB206): a second backward over a retained graph gives another gradient, or raises.
 
 ## What it finds
-One forward, and two backwards over its graph with the same cotangents: the second must give what the first gave.
-Buffers on `ctx` that the backward writes to, saved tensors that it changes, lists that it pops, and gradients that a
-nested backward adds to a tensor that was saved, all break it.
+One forward runs, then two backwards over its graph with the same cotangents. Both must return the same gradients.
+Several things break this: a backward that writes to buffers on `ctx`, changes saved tensors in place or pops from a
+list, and a nested backward that accumulates into the `.grad` of a saved tensor.
 
 ## Why it hurts
-`retain_graph=True` is how two losses share a forward, how a Jacobian is taken row by row, and how `gradcheck` works.
-The second gradient is silently twice the first, or its square.
+Losses that share a forward, Jacobians computed row by row and `gradcheck` all use `retain_graph=True`. The second
+gradient is then silently twice the first, or its square.
 
 ## Limits
-A second backward that raises is a warning: it is loud. What gives another gradient whenever it is called, the same
-call twice, is reported by no finding here. Sees the example.
+A second backward that raises is a warning, since nobody misses the error. A function whose gradient differs between two
+equal calls is not reported by this rule. The rule runs on the example alone.
 
 ## Bad
 ```python

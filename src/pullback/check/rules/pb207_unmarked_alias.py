@@ -1,18 +1,18 @@
 """unmarked-alias (PB207): an output aliases an input without autograd's knowledge.
 
 ## What it finds
-Outputs in the memory of a differentiated input that are not that input marked by `ctx.mark_dirty`. Each is written to
-in place, to see what becomes of the input. Where autograd does not know of the alias (`x.detach()`, `x.data`), the
-input changes behind its back: an error. Where it knows (`x`, `x.view_as(x)`, a slice), it refuses whatever is written
-in place to the output, or later to the input: an info.
+Outputs that share memory with a differentiable input and are not that input marked by `ctx.mark_dirty`. The rule writes
+to each such output in place and looks at the input. If autograd does not know of the alias (`x.detach()`, `x.data`),
+the input changes unnoticed: an error. If autograd knows it (`x`, `x.view_as(x)`, a slice), it rejects in-place writes
+to the output and later ones to the input: an info.
 
 ## Why it hurts
-`out += bias` is an ordinary line of somebody else's code. It changes the input for whoever reads it afterwards, whose
-gradient is then that of other numbers; or it raises, far from the function that is the cause.
+`out += bias` is an ordinary line in calling code. It changes the input, so later uses of the input get the gradient of
+other values; or it raises, far from the function that caused it.
 
 ## Limits
-A warning if the output is marked as not differentiable. Sees the example: `x.contiguous()` and `x.to(dtype)` are the
-input itself only where there is nothing to do.
+It is a warning if the output is marked as non-differentiable. The rule runs on the example alone: `x.contiguous()` and
+`x.to(dtype)` return the input itself only if there is nothing to convert.
 
 ## Bad
 ```python

@@ -1,16 +1,17 @@
 """unmarked-constant-output (PB208): an output without a derivative is not marked non-differentiable.
 
 ## What it finds
-Of several outputs one that requires grad, though no input moves it and no gradient depends on its cotangent: a mask, a
-count or an index in floating point that is not marked by `ctx.mark_non_differentiable`.
+One of several outputs that requires grad although it changes with no input and no gradient depends on its cotangent.
+Typically it is a mask, a count or an index in floating point without `ctx.mark_non_differentiable`.
 
 ## Why it hurts
-Whoever puts it in a loss gets a gradient of zeros and no error. Whatever is computed from it is recorded, and kept, for
-a backward that has nothing to give.
+A loss of this output gets a gradient of zeros and no error. Everything computed from it is recorded and kept for a
+backward that contributes nothing.
 
 ## Limits
-Whole numbers and masks of dtype bool need no mark: PyTorch never takes them for differentiable. A function of one
-output that is flat everywhere, like `sign`, is left alone, as PyTorch's own are. Sees the example.
+Outputs of integer or bool dtype need no mark, since PyTorch never treats them as differentiable. A function with one
+output that is flat everywhere, like `sign`, is not reported, as PyTorch's own functions are like that. The rule runs on
+the example alone.
 
 ## Bad
 ```python

@@ -1,19 +1,18 @@
 """unnoticed-change (PB209): an in-place change between forward and backward silently changes the gradient.
 
 ## What it finds
-After a forward each tensor that went in, and each that came out, is changed in place by an ordinary operation, one at a
-time; then the backward runs. PyTorch's own operations raise, or do not need that tensor. Here the gradient is another
-one and nothing is said: the tensor was kept on `ctx`, or saved as `x.data`, so its version is not checked. The same is
-done with the weights that the function reaches: those of a module on `ctx` that the backward reads, or runs again.
+After a forward, an ordinary operation changes one input or output in place, and then the backward runs. After such a
+change, PyTorch's own operations raise, unless they do not need that tensor. Here the gradient silently changes: the
+tensor was kept on `ctx`, or saved as `x.data`, so its version is not checked. The rule does the same with the weights
+that the function reaches: those of a module on `ctx` that the backward reads or calls again.
 
 ## Why it hurts
-`relu_`, `x += y` and reused buffers are everywhere. The gradient is that of the new numbers at the place of the old
-ones, without a sign.
+`relu_`, `x += y` and reused buffers are common. The backward silently uses the new values in place of the old ones.
 
 ## Limits
-A warning for whole numbers, masks and weights, which are seldom changed between forward and backward, and for a guessed
-input that gets no gradient: that it is a tensor was the guess. Nested lists of tensors are looked into, and the first
-weights. Sees the example.
+It is a warning for integers, masks and weights, which seldom change between forward and backward, and for a guessed
+input that gets no gradient, since only the guess made it a tensor. Nested lists of tensors are searched; of the weights
+only the first ones are changed. The rule runs on the example alone.
 
 ## Bad
 ```python

@@ -1,16 +1,16 @@
 """grad-written-by-hand (PB210): the backward writes to an input's `.grad`.
 
 ## What it finds
-`torch.autograd.grad`, which returns gradients and leaves `.grad` alone, is called on inputs that are leaves. If
-afterwards a leaf input, or a weight that the function holds, has a `.grad`, the backward wrote it: by hand, or by
-`.backward()` on a graph that reaches it.
+The rule calls `torch.autograd.grad`, which returns gradients and does not touch `.grad`, on inputs that are leaves. If
+a leaf input, or a weight that the function holds, has a `.grad` afterwards, the backward wrote it: directly, or by
+`.backward()` on a graph that reaches the leaf.
 
 ## Why it hurts
-`loss.backward()` adds the returned gradient to the one written: twice the gradient. `torch.autograd.grad`, double
-backward, hooks and everything built on them do not see what was written.
+`loss.backward()` adds the returned gradient to the one already written, so the gradient is doubled.
+`torch.autograd.grad`, double backward, hooks and everything built on them do not see the written gradient.
 
 ## Limits
-Weights are those that PB118 finds.
+The weights are those that PB118 finds.
 
 ## Bad
 ```python

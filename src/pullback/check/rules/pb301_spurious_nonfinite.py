@@ -1,28 +1,28 @@
-"""spurious-nonfinite (PB301): value or gradient is NaN or infinite where the right number is neither.
+"""spurious-nonfinite (PB301): value or gradient is NaN or infinite where the exact result is finite.
 
 ## What it finds
-For a function that computes element by element: value and gradient in float32 at some 3000 points of the whole
-range (every binary order of magnitude, both zeros, the thresholds where `exp` overflows and underflows), each
-beside what it should be. If the forward is a formula of PyTorch's pointwise ops, that is the exact value of
-formula and derivative, from ball arithmetic (`pip install 'pullback[numerics]'`); else a float64 run of the same
-function, where that is finite and stays steady when its inputs are moved by a few units in their last place. The
-finding says which, and where the trouble begins, bisected to the last bit.
+For a pointwise function, the value and the gradient in float32 are compared with a reference at some 3000 points of the
+whole range: every binary order of magnitude, both zeros, and the thresholds where `exp` overflows and underflows. If
+the forward is a formula of PyTorch's pointwise ops, the reference is the exact value of the formula and its derivative,
+from ball arithmetic (`pip install 'pullback[numerics]'`). Otherwise it is a float64 run of the same function, where
+that is finite and stays steady when its inputs move by a few ulp. The finding says which reference was used, and where
+the failure begins, bisected to the last bit.
 
 ## Why it hurts
 `exp(88.8)` is infinite in float32, `inf / inf` is NaN, and one NaN in a batch makes every parameter NaN at the next
-step. It comes late, in long runs, when some activation grows.
+step. This happens late in long runs, when some activation grows.
 
 ## Limits
-An `error` is a NaN at numbers between 0.01 and 100 in magnitude, which people pass. A NaN at 0 alone, and whatever
-is not finite up to 10 000 (and down to 1e-8), is a warning; beyond, within a factor of 16 of the largest number,
-and where the next number of float32 has another value altogether (`sin(exp(x))`), an info. Where the formula itself
-has no finite value (`log(-1)`, the slope of `sqrt` at 0) nothing is said; where it has a hole with a limit, such as
-`sin(x) / x` at 0, the limit counts. NaN through a branch that `where` does not select is PB304's.
+NaN at ordinary inputs, between 0.01 and 100 in magnitude, is an error. NaN at 0 alone, and any non-finite result at
+inputs up to 10 000 (and down to 1e-8), is a warning. It is an info at larger or smaller inputs, within a factor of 16
+of the largest number, and where neighbouring float32 inputs have unrelated values (`sin(exp(x))`). Nothing is reported
+where the formula itself has no finite value (`log(-1)`, the slope of `sqrt` at 0). If the formula has a hole with a
+limit, such as `sin(x) / x` at 0, the limit is the reference. NaN from a branch that `where` does not select is PB304.
 
-A function that mixes elements (a softmax, a norm) is run on its example multiplied by powers of ten from 0.0001 to
-10 000 and moved by 100 and 1000, beside a float64 run on the same numbers, where that is finite and steady; its
-gravity goes by the largest number among the inputs. In bfloat16 and float16 it is run on the example, a warning, and
-on ten and a hundred times that, an info; there the same function in float32 has to be finite, too.
+A function that mixes elements (a softmax, a norm) runs on its example multiplied by powers of ten from 0.0001 to 10 000
+and shifted by 100 and 1000. The reference is a float64 run on the same inputs, where that is finite and steady. The
+severity depends on the largest input. In bfloat16 and float16 the function runs on the example (a warning) and on ten
+and a hundred times the example (an info); there the same function in float32 must be finite too.
 
 ## Bad
 ```python

@@ -1,21 +1,23 @@
-"""spurious-zero (PB302): value or gradient is 0 where the right number is not.
+"""spurious-zero (PB302): value or gradient is 0 where the exact result is not.
 
 ## What it finds
-Value and gradient in float32 at the points of PB301, beside what they should be, where the computed number is 0 and
-the right one a normal number: a product underflowed on the way, or a sum absorbed what mattered, as `1 - cos(x)`
-does near 0, `1 - tanh(x)**2` from 9 on and `log(1 + exp(x))` from -16.6 down. The finding shows the largest number
-that was lost, and says where it begins.
+Value and gradient in float32 at the points of PB301, where the computed result is 0 and the reference is a normal
+number. Either an intermediate product underflowed, or a sum absorbed the small term, as in `1 - cos(x)` near 0, `1 -
+tanh(x)**2` above 9 and `log(1 + exp(x))` below -16.6. The finding shows the largest lost value, and where the loss
+begins.
 
 ## Why it hurts
-A gradient of 0 is no small gradient: `log` of it is infinite, a quotient by it NaN, and what it multiplies never
-trains. Where it should be 0.5, as for `(1 - cos(x)) / x**2`, the value is plainly wrong, and nothing says so.
+A zero is not just a small number: its `log` is infinite, 0 divided by it is NaN, and parameters that get it as a
+gradient never train. Where the value should be 0.5, as for `(1 - cos(x)) / x**2`, it is simply wrong, and nothing
+raises.
 
 ## Limits
-A warning is a loss that weighs: at least 1/4096 of the size that the value, or gradient, usually has between 0.01
-and 16, at inputs from 1e-8 to 10 000. An error is a gradient of a custom function of which a quarter or more is lost so
-at inputs from 1e-4 to 100. Else it is an info: PyTorch's own derivatives of `tanh` and `sigmoid` lose their tails
-so. What input rounding alone explains, a step or a kink right there, is not reported, nor are numbers
-below the normal ones. Functions that mix elements are looked at as PB301 does, and only for what weighs.
+It is a warning if the loss is significant: at least 1/4096 of the usual size of the value or gradient between 0.01 and
+16, at inputs from 1e-8 to 10 000. It is an error if a quarter or more of a custom function's gradient is lost this way,
+at inputs from 1e-4 to 100. Otherwise it is an info: PyTorch's own derivatives of `tanh` and `sigmoid` lose their tails
+in the same way. Losses that rounding of the input alone explains, such as at a step or a kink, are not reported, and
+neither are subnormal numbers. Functions that mix elements are run as in PB301, and only significant losses are
+reported.
 
 ## Bad
 ```python

@@ -1,32 +1,32 @@
 """lost-accuracy (PB303): value or gradient has fewer correct digits than its dtype holds.
 
 ## What it finds
-The computed result at a given floating-point input against the exact result at *that same input*, in units in the
-last place (ulp): value and gradient of a function that computes element by element, in float32, in bfloat16 and
-float16, and where the exact value is known in float64 too. The points and the truth are those of PB301; the finding
-shows the worst point.
+The error of the value and the gradient of a pointwise function in units in the last place (ulp): the computed result at
+a floating-point input against the exact result at *that same input*. It is measured in float32, bfloat16 and float16,
+and also in float64 if the exact value is known. The points and the reference are those of PB301; the finding shows the
+worst point.
 
-- float32: beyond 64 ulp, six bits, it is reported; as a warning where it weighs: 1/4096 of the value or of its usual
-  size, half of the digits; as an error where a quarter or more of a custom function's gradient is noise, at inputs from
-  1e-4 to 100.
-- bfloat16 and float16: beyond 8 ulp, if the same function in float32, on the same inputs and rounded at the end,
-  stays within 1 ulp. The finding, an info, says both numbers.
-- float64: a warning where half of the digits are lost at most points: something on the way is float32.
+- float32: errors beyond 64 ulp (six bits) are reported. It is a warning if the error exceeds 1/4096 of the value or of
+  its usual size, which is half of the digits. It is an error if a quarter or more of a custom function's gradient is
+  noise, at inputs from 1e-4 to 100.
+- bfloat16 and float16: errors beyond 8 ulp are an info, if the same function in float32, on the same inputs and rounded
+  at the end, stays within 1 ulp. The finding gives both numbers.
+- float64: it is a warning if half of the digits are lost at most points, since some intermediate is then float32.
 
 ## Why it hurts
-Differences of nearly equal numbers lose digits: `exp(x) - 1` near 0 has none left, and what is trained on them is
-trained on noise. `gradcheck` looks at float64 and ordinary numbers, and sees nothing.
+Differences of nearly equal numbers lose digits. `exp(x) - 1` near 0 has none left, and parameters that depend on it
+train on noise. `gradcheck` tests float64 at ordinary inputs, and does not notice.
 
 ## Limits
-What the rounding of the input alone explains is not reported: an error counts beyond four times what a unit in the
-last place of the input changes. So `sin(1e4)` is judged by the number 1e4 as it is, but near a root only by what
-that unit leaves of it, and `sin(1e30)` not at all. Numbers below the normal ones are left out. A float64 run that
-is not steady counts for nothing. Nothing is said of a function that is no derivative on purpose, as its structure
-shows: the values of a quantiser jump.
+Errors that rounding of the input alone explains are not reported: an error counts only beyond four times the effect of
+one ulp of the input. So `sin(1e4)` is compared with the exact sine of 1e4, results near a root only up to the effect of
+that ulp, and `sin(1e30)` not at all. Subnormal numbers are skipped, and an unsteady float64 run is not used as a
+reference. Nothing is reported for a function whose structure shows that it is not a derivative on purpose, such as a
+quantiser, whose values jump.
 
-Of a function that mixes elements (a softmax, a norm) whole tensors are compared with a float64 run, on the variants
-of the example that PB301 tries: a warning where half of the digits of the largest element are lost, or of its usual
-size, and 16 times what float32's last bit of the inputs explains.
+For a function that mixes elements (a softmax, a norm), whole tensors are compared with a float64 run, on the variants
+of the example that PB301 tries. It is a warning if half of the digits of the largest element, or of its usual size, are
+lost, and if the error exceeds 16 times the effect of one float32 ulp of the inputs.
 
 ## Bad
 ```python

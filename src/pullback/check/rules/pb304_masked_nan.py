@@ -1,21 +1,21 @@
 """masked-nan (PB304): the gradient is NaN because of a branch that is not selected.
 
 ## What it finds
-Points at which the value is finite and right, and the gradient is NaN or infinite although its exact value is
-finite, because a branch of `torch.where` that is *not* selected there is infinite or undefined, or its derivative
-is: its cotangent is 0, and 0 · ∞ is NaN. Or because the backward itself multiplies a mask by what is not finite: the
-gradient is then NaN in float64 too, at numbers between 0.01 and 100. The exact value is had as in PB301; the finding
-names the branch. Where the forward is no formula that can be traced, a
-gradient that is NaN in float64 too, at a finite value whose numeric derivative is finite, counts.
+Points at which the value is finite and right, and the gradient is NaN or infinite although its exact value is finite.
+The usual cause is a branch of `torch.where` that is *not* selected there and is infinite or undefined, or has such a
+derivative: its cotangent is 0, and 0 · ∞ is NaN. The other cause is a backward that multiplies a mask by a non-finite
+number: the gradient is then NaN in float64 too, at inputs between 0.01 and 100. The exact value is computed as in
+PB301, and the finding names the branch. If the forward cannot be traced as a formula, the rule reports a gradient that
+is NaN in float64 too, at a finite value whose numeric derivative is finite.
 
 ## Why it hurts
-The forward looks safe, and its values are. The mask that was put there to avoid a NaN brings it back one
-backward later, in every parameter.
+The forward looks safe, and its values are right. But the mask that was to avoid a NaN brings it back in the backward,
+and from there into every parameter.
 
 ## Limits
-An `error` is a NaN at numbers between 0.01 and 100 in magnitude; at 0 alone, and up to 10 000, it is a warning;
-beyond, an info. PB101 tells of the same NaN where its examples meet it; this rule says where it comes from. Sees
-functions that compute element by element, in float32.
+NaN at inputs between 0.01 and 100 in magnitude is an error, at 0 alone and up to 10 000 a warning, and beyond that an
+info. PB101 reports the same NaN if its examples reach it; this rule says which branch causes it. The rule examines
+pointwise functions in float32.
 
 ## Bad
 ```python

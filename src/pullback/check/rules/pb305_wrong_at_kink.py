@@ -1,23 +1,24 @@
 """wrong-at-kink (PB305): the gradient at a kink lies outside the one-sided derivatives of the forward.
 
 ## What it finds
-For a function that computes element by element, every place between -16 and 16 where the gradient jumps, bisected
-to two neighbouring float64 numbers. There the gradient is compared with the one-sided derivatives of the forward,
-computed numerically from either side, with error bars: at a kink every value between the two is right, be it an
-end, the average or 0.5; beyond, by ten bars, on two ladders of steps, it is not. A jump where the forward has no
-kink at all shows so as well: a mask that is off by a little.
+For a pointwise function, the rule finds every point between -16 and 16 where the gradient jumps, and bisects it to two
+neighbouring float64 numbers. There it compares the gradient with the one-sided derivatives of the forward, computed
+numerically from either side, with error bars. At a kink every value between the two is right: either end, the average,
+or 0.5. The gradient is wrong if it lies outside by more than ten error bars, on two sequences of step sizes. The
+comparison also finds a jump of the gradient where the forward has no kink, such as a mask with a slightly wrong bound.
 
 ## Why it hurts
-`(x <= c) * a + (x >= c) * b` is right everywhere but at `c`, where it is the sum of both. Inputs that were clipped,
-quantised or initialised to `c` sit exactly there. A mask with another bound than the forward's is wrong on a strip
-that random tests seldom meet.
+`(x <= c) * a + (x >= c) * b` is right everywhere except at `c`, where it is the sum of both. Inputs that were clipped,
+quantised or initialised to `c` are exactly there. A mask whose bound differs from the forward's is wrong on a narrow
+interval that random tests seldom hit.
 
 ## Limits
-An `error` where the gradient is wrong beside the jump too, a warning where only at the very point. What PB101
-reports at zeros, ones and whole numbers is not told again. Nothing is said of a backward that is no derivative on
-purpose (straight-through, surrogate: see [where there is no derivative](../policy/nondifferentiable.md)), of NaN,
-which is PB301's and PB304's, and where the forward has a jump, a cusp or a vertical slope. Jumps of less than a
-thousandth of the largest gradient are not looked at, and at most twelve places.
+It is an error if the gradient is also wrong beside the jump, and a warning if it is wrong only at the point itself.
+Mistakes that PB101 reports at zeros, ones and whole numbers are not repeated. Nothing is reported for a backward that
+is not a derivative on purpose (straight-through, surrogate: see [where there is no
+derivative](../policy/nondifferentiable.md)); for NaN, which PB301 and PB304 cover; and where the forward has a jump, a
+cusp or a vertical slope. Jumps below a thousandth of the largest gradient are ignored, and at most twelve points are
+examined.
 
 ## Bad
 ```python

@@ -1,21 +1,21 @@
 """wrong-double-backward (PB401): second derivatives are silently wrong.
 
 ## What it finds
-The second derivative of a non-linear composite of the function, by `autograd.grad` and by `.backward()`, against
-finite differences of its first-order gradients; and a first-order gradient that changes when `create_graph=True`. A
-backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two causes have rules of their
-own: PB402 (`once_differentiable`) and PB404 (saved intermediates). Where it raises, and does not say that there is
-none, each input is tried with the others frozen, and the backward alone, at a fixed cotangent. The second derivative
-is tried at 0, too, where that of a branch not taken makes it NaN: an error of a custom function that computes element
-by element, else a warning.
+The second derivative of a nonlinear composite of the function, by `autograd.grad` and by `.backward()`, is compared
+with finite differences of its first-order gradients. The rule also reports a first-order gradient that changes with
+`create_graph=True`. A backward that detaches (`.data`, `no_grad`, NumPy) silently loses its part of the second
+derivative. Two causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates). If double
+backward raises without saying that it is not supported, each input is tried with the others frozen, and then the
+backward alone, at a fixed cotangent. The rule also tests at 0, where the second derivative of a branch that is not
+taken can make the result NaN: an error for a custom pointwise function, otherwise a warning.
 
 ## Why it hurts
-Hessians, gradient penalties, meta-learning and physics-informed losses train on a number that is not the
+Hessians are wrong, and gradient penalties, meta-learning and physics-informed losses train on a number that is not the
 derivative.
 
 ## Limits
-For a backward that is no derivative on purpose, the derivative of the backward itself is tested instead. Inputs that
-the backward gives no gradient (`None`) are held: of them there is no first derivative to differentiate.
+If the backward is not a derivative on purpose, the derivative of the backward itself is tested instead. Inputs for
+which the backward returns `None` are held fixed, since they have no first derivative to differentiate.
 
 ## Bad
 ```python

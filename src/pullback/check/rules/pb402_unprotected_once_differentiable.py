@@ -1,20 +1,20 @@
 """unprotected-once-differentiable (PB402): `once_differentiable` lets a wrong second derivative through.
 
 ## What it finds
-A backward marked `@once_differentiable` whose second derivative is not zero. The mark attaches an error only
-where the cotangent requires grad, and only to nodes that `.backward()` runs: `autograd.grad`,
-`functional.hessian` and a loss whose last step is linear get a number instead of the error.
+A backward marked `@once_differentiable` whose second derivative is not zero. The decorator raises an error only if the
+cotangent requires grad, and only in nodes that `.backward()` runs. `autograd.grad`, `functional.hessian` and a loss
+whose last step is linear return a number instead.
 
 ## Why it hurts
-`torch.autograd.functional.hessian` returns 0 where the truth is 108, and the author takes the mark for a
+`torch.autograd.functional.hessian` returns 0 where the Hessian is 108, although the author relied on the decorator for
 protection.
 
 ## Limits
-It is PyTorch's shortcoming (torch/autograd/function.py says so in a comment), but only the author can mend it:
-with a backward that can be differentiated, or one that refuses in place of the mark. Its first lines are then
-`if torch.is_grad_enabled(): raise NotImplementedError("no second derivative")`: gradients are enabled in a backward
-where a graph of the gradient is asked for, by `create_graph=True`, and always by `torch.func`. A second Function that
-carries the gradient, and whose own backward raises, protects eager mode alone: `torch.compile` of PyTorch 2.13
+This is a limitation of PyTorch (a comment in torch/autograd/function.py says so), but only the author can fix it: write
+a differentiable backward, or replace the decorator by a backward that raises. Its first lines are then `if
+torch.is_grad_enabled(): raise NotImplementedError("no second derivative")`. Gradients are enabled inside a backward if
+a graph of the gradient was requested, by `create_graph=True`, and always under `torch.func`. A second Function that
+computes the gradient, and whose own backward raises, protects eager mode alone: `torch.compile` of PyTorch 2.13
 computes another gradient with it.
 
 ## Bad

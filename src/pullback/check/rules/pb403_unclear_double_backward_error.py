@@ -1,16 +1,16 @@
 """unclear-double-backward-error (PB403): double backward fails without saying that it is not supported.
 
 ## What it finds
-Double backward that raises in every way it can be asked for. A warning, unless the message says so ("not supported",
-"differentiate twice", "not implemented"), or a `raise` or `assert` of the function's own code gives it: then an info.
-Some messages give advice that makes it worse: to detach, with which the second derivative would lose a part without a
-word, or to retain a graph that the backward itself has made and freed.
+A function for which every way to request double backward raises. It is a warning, unless the message says that double
+backward is not supported ("not supported", "differentiate twice", "not implemented") or comes from a `raise` or
+`assert` in the function's own code: then it is an info. Some of PyTorch's messages give harmful advice: to detach,
+which would silently drop a part of the second derivative, or to retain a graph that the backward itself made and freed.
 
 ## Why it hurts
-The user of a gradient penalty gets a crash that does not name its cause.
+A user of a gradient penalty gets an exception that does not name its cause.
 
 ## Limits
-What a clear message is, is decided by a list of words.
+A list of phrases decides whether a message is clear.
 
 ## Bad
 ```python

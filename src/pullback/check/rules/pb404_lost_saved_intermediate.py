@@ -1,16 +1,15 @@
 """lost-saved-intermediate (PB404): the backward uses an intermediate of the forward, so its second derivative is wrong.
 
 ## What it finds
-A silently wrong second derivative (as in PB401) of a Function that keeps for its backward a tensor that is
-neither an input nor an output. Inside `forward` no graph is built, so to double backward that tensor is a
-constant.
+A silently wrong second derivative (as in PB401) of a Function that saves a tensor that is neither an input nor an
+output. `forward` builds no graph, so double backward treats that tensor as a constant.
 
 ## Why it hurts
-gradcheck passes. The Hessian is wrong.
+`gradcheck` passes, and the Hessian is wrong.
 
 ## Limits
-Tensors kept in lists or objects on `ctx` are not recognised; the finding is then PB401. So it is where the backward
-is decorated with `torch.no_grad()`: that is the cause, whatever is saved.
+Tensors in lists or objects on `ctx` are not recognised; the finding is then PB401. It is also PB401 if the backward is
+decorated with `torch.no_grad()`, which is then the cause.
 
 ## Bad
 ```python

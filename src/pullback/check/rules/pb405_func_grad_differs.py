@@ -1,19 +1,19 @@
 """func-grad-differs (PB405): torch.func.grad or torch.func.vjp gives another gradient than eager mode.
 
 ## What it finds
-The gradient by `torch.func.vjp`, and by `torch.func.grad` of a scalar made of the outputs, against the one that
-`torch.autograd.grad` takes in eager mode: on the example, and on the same in float32. A different gradient is
-an error. A Function without `setup_context`, and any `torch.library` custom op, is refused by PyTorch, clearly:
-that is information. Any other exception of a Function that has one is a warning.
+The gradients by `torch.func.vjp`, and by `torch.func.grad` of a scalar made of the outputs, are compared with that of
+`torch.autograd.grad` in eager mode, on the example and on the example in float32. A different gradient is an error.
+PyTorch rejects a Function without `setup_context`, and any `torch.library` custom op, with a clear error: that is an
+info. Any other exception, of a Function with `setup_context`, is a warning.
 
 ## Why it hurts
-`torch.func` computes the per-sample gradients, Hessians and meta-gradients. It runs the rule on wrapped tensors
-and builds the gradient's own graph, so code that looks at what it was given takes another branch there.
+Per-sample gradients, Hessians and meta-gradients are computed with `torch.func`. It runs the backward on wrapped
+tensors and records the graph of the gradient, so code that inspects its tensors may take another branch.
 
 ## Limits
-One level of `torch.func`. Forward mode is PB407, vectorised reverse mode PB408, vmap PB406.
-`pullback check --fix --select PB405` splits a `forward(ctx, …)` into `forward(…)` and `setup_context`, where nothing
-has to be computed twice for that.
+The rule tests one level of `torch.func`. Forward mode is PB407, vectorised reverse mode PB408, vmap PB406. `pullback
+check --fix --select PB405` splits a `forward(ctx, …)` into `forward(…)` and `setup_context` if that needs no
+recomputation.
 
 ## Bad
 ```python

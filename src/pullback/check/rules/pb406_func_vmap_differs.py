@@ -1,11 +1,12 @@
 """func-vmap-differs (PB406): torch.func.vmap gives other values or gradients than a loop over the batch.
 
 ## What it finds
-The function is mapped over a batch of three examples and compared with a Python loop over them: its values, and
-the gradients through the batch. Every tensor batched along its first dimension; along different dimensions; one
-tensor batched and the others shared; and the per-example gradients, `vmap` of `vjp`. A difference is an error.
-A Function without a vmap rule, or without `setup_context`, is refused clearly: information. A Function that
-promises a rule (`vmap`, or `generate_vmap_rule = True`) and raises gets a warning.
+The function is mapped over a batch of three examples by `vmap`. Its values, and the gradients through the batch, are
+compared with those of a Python loop. All tensors are batched along their first dimension, then along different
+dimensions, then one tensor is batched and the others are shared; per-example gradients (`vmap` of `vjp`) are compared
+too. A difference is an error. PyTorch rejects a Function without a vmap rule, or without `setup_context`, with a clear
+error: that is an info. If a Function declares a rule (`vmap`, or `generate_vmap_rule = True`) and raises, that is a
+warning.
 
 ## Why it hurts
 A hand-written vmap rule that confuses two batch dimensions returns numbers of the right shape.
@@ -13,7 +14,7 @@ A hand-written vmap rule that confuses two batch dimensions returns numbers of t
 work.
 
 ## Limits
-One level of vmap. Random numbers are drawn once for the batch (`randomness="same"`).
+The rule tests one level of vmap. Random numbers are drawn once for the batch (`randomness="same"`).
 
 ## Bad
 ```python

@@ -1,20 +1,23 @@
 """func-jvp-differs (PB407): forward mode is silently zero, differs between its two interfaces, or raises.
 
 ## What it finds
-Dual numbers (`torch.autograd.forward_ad`) and `torch.func.jvp` are run with a tangent for every input, and with
-one for each input alone. The two interfaces must agree: if not, that is an error. So is a tangent whose own
-gradient (reverse over forward) is not its numeric derivative; that is a warning where no custom function runs, as
-PyTorch's own layer and batch norm have that fault. If the op defines no jvp and its tangent is zero or missing although
-its gradient is not, that is a warning. Every `torch.library` custom op behaves this way; it is a limitation of PyTorch.
-A Function without `jvp` raises a clear error; that is an info. Any other exception is a warning.
+The function runs under dual numbers (`torch.autograd.forward_ad`) and under `torch.func.jvp`, with a tangent for every
+input and with one for each input alone.
+
+- An error: the two interfaces disagree; or the gradient of the tangent (reverse over forward) is not its numeric
+  derivative. The latter is a warning if no custom function runs, as PyTorch's own layer and batch norm have that fault.
+- A warning: the op defines no jvp, and its tangent is zero or missing although its gradient is not. Every
+  `torch.library` custom op behaves this way, which is a limitation of PyTorch. Any exception except the next one is a
+  warning too.
+- An info: a Function without `jvp`, for which PyTorch raises a clear error.
 
 ## Why it hurts
-`jacfwd`, `hessian` and `linearize` are forward mode. A zero tangent makes a Hessian-vector product zero, and a
-`jvp` that computes with detached tensors loses the second derivative; nothing says so.
+`jacfwd`, `hessian` and `linearize` use forward mode. A zero tangent silently makes a Hessian-vector product zero, and a
+`jvp` that computes with detached tensors silently loses the second derivative.
 
 ## Limits
-Whether a `jvp` that is defined is right to first order is the question of PB102 and PB110. Where the numeric
-derivative of a tangent is too blurred to judge its gradient by, that is reported as `inconclusive`.
+PB102 and PB110 test whether a `jvp` is right to first order. If the numeric derivative of a tangent is too noisy, the
+verdict on its gradient is `inconclusive`.
 
 ## Bad
 ```python

@@ -1,17 +1,17 @@
 """func-jacrev-differs (PB408): a vectorised backward gives another Jacobian than one backward per row.
 
 ## What it finds
-`torch.autograd.grad(…, is_grads_batched=True)` with three cotangents, and `torch.func.jacrev` of a few output
-elements, against one backward for each. Both run the backward under vmap. A difference is an error. What raises is
-information; a Function that promises a rule for vmap (`vmap`, or `generate_vmap_rule = True`) gets a warning, as for a
-branch on the cotangent's values.
+`torch.autograd.grad(…, is_grads_batched=True)` with three cotangents, and `torch.func.jacrev` of a few output elements,
+are compared with one backward for each. Both run the backward under vmap. A difference is an error. An exception, such
+as for a branch on the cotangent's values, is an info, or a warning if the Function declares a rule for vmap (`vmap`, or
+`generate_vmap_rule = True`).
 
 ## Why it hurts
 `jacrev`, `hessian` and `torch.autograd.functional.jacobian(vectorize=True)` run the backward this way. A
 backward that takes a norm over all of `g`, or writes in place into a buffer, mixes the rows or breaks.
 
 ## Limits
-A few rows of the Jacobian.
+Only a few rows of the Jacobian are compared.
 
 ## Bad
 ```python

@@ -1,20 +1,19 @@
 """compiled-gradient-differs (PB409): compiling the function changes its gradient, or fails.
 
 ## What it finds
-The function is compiled by `torch.compile` with the backend `aot_eager` (which traces forward and backward but
-generates no code), run and differentiated, then called again with another size, which makes it dynamic; and
-with one tensor passed as two arguments, where there are two of equal shape. A gradient that differs from the
-eager one is an error. A function that PyTorch does not compile, in one graph or with graph breaks, is information,
-with the first line of its reason; so is one that runs and fails on the other size. With `--deep` it is
-compiled by Inductor too.
+The function is compiled by `torch.compile` with the backend `aot_eager`, which traces forward and backward but
+generates no code. It is run and differentiated, then called with another size, which makes its shapes dynamic, and with
+one tensor passed as two arguments if two have equal shapes. A gradient that differs from the eager one is an error. It
+is an info if PyTorch does not compile the function, in one graph or with graph breaks, or if it compiles and fails on
+the other size; the finding gives the first line of the reason. With `--deep` the function is compiled by Inductor too.
 
 ## Why it hurts
-Under the compiler the backward runs on traced tensors: a branch on `torch.compiler.is_compiling()`, on the type
-of a tensor, or on state kept outside the context is decided when tracing, once.
+Under the compiler the backward runs on traced tensors. A branch on `torch.compiler.is_compiling()`, on the type of a
+tensor, or on state outside the context is decided once, at tracing time.
 
 ## Limits
-Three calls. `aot_eager` runs the same kernels as eager mode: what code generation changes shows only with
-`--deep`. No other size is tried where a number that is passed would have to change with it.
+The rule makes three calls. `aot_eager` runs the same kernels as eager mode, so effects of code generation show only
+with `--deep`. No other size is tried if a numeric argument would have to change with it.
 
 ## Bad
 ```python

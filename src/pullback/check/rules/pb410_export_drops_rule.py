@@ -1,18 +1,18 @@
 """export-drops-rule (PB410): torch.export keeps the forward and replaces the custom backward.
 
 ## What it finds
-A module that calls the function is exported by `torch.export.export` (non-strict; with `--deep` strict too), and
-the gradient of the exported module is compared with the eager one. PyTorch's exporter inlines the forward of every
-`autograd.Function` and differentiates what it finds there. A difference is an info, one line for all functions of
-a report, since no author can help it. An export that fails is an info too.
+A module that calls the function is exported by `torch.export.export` (non-strict; with `--deep` strict too), and the
+gradient of the exported module is compared with the eager one. PyTorch's exporter inlines the forward of every
+`autograd.Function` and differentiates it by autograd. A difference is an info, in one line for all functions of a
+report, since the author of the function cannot prevent it. A failing export is an info too.
 
 ## Why it hurts
-A straight-through estimator, a surrogate or a clipped gradient is gone after the export: training the exported
-module goes on with gradient zero. So is the gradient of a forward that computes on detached tensors, in place,
-or by an iteration.
+A straight-through estimator, a surrogate or a clipped gradient is gone after the export, and training the exported
+module goes on, with a zero gradient for an estimator. A forward that computes on detached tensors, in place, or by an
+iteration also loses its gradient.
 
 ## Limits
-Silent where the eager gradient itself is wrong by mistake (PB101 speaks of that), and at a kink.
+Nothing is reported if the eager gradient itself is wrong by mistake (PB101), or at a kink.
 
 ## Bad
 ```python

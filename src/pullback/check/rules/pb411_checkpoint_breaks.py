@@ -1,17 +1,17 @@
 """checkpoint-breaks (PB411): activation checkpointing changes the gradient, or makes the backward raise.
 
 ## What it finds
-The gradient through `torch.utils.checkpoint.checkpoint`, with `use_reentrant=False` and `True`, against the
-plain one. A different gradient is an error, and so is a second read of `ctx.saved_tensors`, which
-`use_reentrant=False` refuses. Any other exception is a warning.
+The gradient through `torch.utils.checkpoint.checkpoint`, with `use_reentrant=False` and `True`, is compared with the
+gradient without it. A different gradient is an error, and so is a second read of `ctx.saved_tensors`, which raises
+under `use_reentrant=False`. Any other exception is a warning.
 
 ## Why it hurts
-Checkpointing runs the forward again during the backward. A backward that reads `ctx.saved_tensors` twice raises
-under it; one that uses what is kept outside the context (on the class, by the address of a tensor) may take
-another call's values.
+Checkpointing runs the forward again during the backward. A backward that reads `ctx.saved_tensors` twice then raises. A
+backward that uses state outside the context (on the class, or keyed by the address of a tensor) may get the values of
+another call.
 
 ## Limits
-One call in one checkpoint, on the example and on the same in float32.
+The rule tests one call in one checkpoint, on the example and on the example in float32.
 
 ## Bad
 ```python
@@ -42,11 +42,11 @@ class XSinX(torch.autograd.Function):
 ```
 
 ## In the source: saved-tensors-read-twice (PB809)
-Where the function cannot be run: two reads of `ctx.saved_tensors` on one way through the backward, or one inside of a
-loop. Each read unpacks every tensor anew: hooks that offload or decompress work twice, and
-`torch.utils.checkpoint(use_reentrant=False)` raises ("Unpack is being triggered for a tensor that was already unpacked
-once"). A warning. Reads in the two branches of an `if` count once, and so does a read behind a `return`. Reads in
-functions that the backward hands its context to are not seen.
+If the function cannot be run, this rule looks for two reads of `ctx.saved_tensors` on one path through the backward, or
+for a read inside a loop. Each read unpacks every tensor again: hooks that offload or decompress do their work twice,
+and `torch.utils.checkpoint(use_reentrant=False)` raises ("Unpack is being triggered for a tensor that was already
+unpacked once"). It is a warning. Reads in the two branches of an `if` count once, and so does a read after a `return`.
+Reads in functions to which the backward passes its context are not seen.
 
 ### Bad
 ```python

@@ -1,18 +1,16 @@
 """saved-tensor-hooks-break (PB412): hooks on saved tensors change the gradient, or make the backward raise.
 
 ## What it finds
-The gradient of a call under `torch.autograd.graph.saved_tensors_hooks` that keep a detached copy of each saved
-tensor, and under `save_on_cpu`, against the plain one. A different gradient is an error; an exception is a
-warning.
+The gradient of a call under `torch.autograd.graph.saved_tensors_hooks` that keep a detached copy of each saved tensor,
+and under `save_on_cpu`, is compared with the gradient without hooks. A different gradient is an error; an exception is
+a warning.
 
 ## Why it hurts
-Offloading, compression and checkpointing of activations are such hooks. The backward then gets equal tensors
-that are not the same ones: at another address, and without the Python attributes that the forward may have hung
-on them.
+Offloading, compression and checkpointing of activations use such hooks. The backward then gets tensors with equal
+values but other identities: at another address, and without Python attributes that the forward may have set on them.
 
 ## Limits
-A tensor kept as an attribute of `ctx` is not seen by hooks at all: the gradient is right and the memory is not
-saved.
+Hooks do not see a tensor that is an attribute of `ctx`: the gradient is right, but the memory is not saved.
 
 ## Bad
 ```python

@@ -1,18 +1,19 @@
 """autocast-breaks (PB413): under autocast the backward raises, or the gradient is grossly off.
 
 ## What it finds
-Forward with float32 inputs under `torch.autocast("cpu", dtype=torch.bfloat16)`, backward outside, as in training; and
-the same with bfloat16 inputs, as layers before it give. A backward that raises where the forward ran is an error; a
-forward that raises is an info, since it refuses loudly. With float32 inputs, a gradient that is not finite, or off by
-more than a tenth of its largest element, is an error, unless rounding the inputs to bfloat16 alone moves it nearly as
-far; of a function that iterates for as long as its numbers ask for, a warning.
+The forward runs under `torch.autocast("cpu", dtype=torch.bfloat16)` and the backward outside of it, as in training:
+with float32 inputs, and with bfloat16 inputs, as previous layers return. It is an error if the backward raises after a
+forward that ran. A forward that raises is an info, since the error is clear. With float32 inputs, a gradient that is
+not finite, or off by more than a tenth of its largest element, is an error, unless rounding the inputs to bfloat16
+alone changes it nearly as much. If the function iterates for as long as its values require, it is a warning.
 
 ## Why it hurts
-Autocast hands matrix products bfloat16 results: the backward then meets a bfloat16 cotangent and float32
-tensors, and `g @ w` raises, in the first step of mixed-precision training.
+Under autocast matrix products return bfloat16. The backward then gets a bfloat16 cotangent and float32 tensors, and `g
+@ w` raises in the first step of mixed-precision training.
 
 ## Limits
-The CPU and bfloat16. The dtype of the gradient is not looked at: the engine casts it to that of the input.
+Only the CPU and bfloat16 are tested. The dtype of the gradient is not checked, since the engine casts it to that of the
+input.
 
 ## Bad
 ```python

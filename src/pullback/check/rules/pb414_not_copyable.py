@@ -1,16 +1,16 @@
 """not-copyable (PB414): a module that uses the function cannot be deep-copied or pickled, or the copy differs.
 
 ## What it finds
-A `torch.nn.Module` that holds the function as an attribute goes through `copy.deepcopy` and through `pickle`. A
-copy whose gradient differs is an error; an exception is a warning. A function made inside a function or in a
-notebook, and a `torch.library` custom op, cannot be pickled whatever their authors do: information.
+A `torch.nn.Module` that holds the function as an attribute is copied by `copy.deepcopy` and by `pickle`. A copy whose
+gradient differs is an error; an exception is a warning. A function defined inside a function or in a notebook, and a
+`torch.library` custom op, can never be pickled: that is an info.
 
 ## Why it hurts
-Averaging of weights, best-model snapshots and ensembles deep-copy the module; data loaders and
-`torch.multiprocessing` pickle it.
+Weight averaging, best-model snapshots and ensembles deep-copy the module. Data loaders and `torch.multiprocessing`
+pickle it.
 
 ## Limits
-What is pickled here is loaded at once, in this process, and never written to disk.
+The pickle is loaded immediately, in the same process, and is never written to disk.
 
 ## Bad
 ```python

@@ -1,18 +1,19 @@
 """compiled-transform-drops-rule (PB415): torch.compile of torch.func.grad replaces the custom backward.
 
 ## What it finds
-`torch.compile(torch.func.grad(…), backend="aot_eager")` is compared with the eager gradient. Under a `torch.func`
-transform Dynamo inlines the forward of every `autograd.Function` and differentiates what it finds there, without a
-word. A difference is an info, one line for all functions of a report, since no author can help it.
+The gradient by `torch.compile(torch.func.grad(…), backend="aot_eager")` is compared with the eager one. Under a
+`torch.func` transform Dynamo inlines the forward of every `autograd.Function` and silently differentiates it by
+autograd. A difference is an info, in one line for all functions of a report, since the author of the function cannot
+prevent it.
 
 ## Why it hurts
-The surrogate or straight-through gradient becomes zero and the gradient modifier one, only when compiled. The
-same holds for `torch.func.jvp`, `jacrev` and a backward through `vmap` under the compiler.
+When compiled, a surrogate or straight-through gradient becomes zero, and a gradient modifier has no effect. The same
+happens with `torch.func.jvp`, with `jacrev` and in a backward through `vmap` under the compiler.
 
 ## Limits
-Silent where the eager gradient itself is wrong by mistake (PB101 speaks of that), at a kink, and where the
-compiler refuses. PyTorch 2.15 keeps the backward under `grad`, `vjp` and `jacrev`, so that the rule finds nothing,
-although a compiled `jvp` still differentiates the forward, and so does a backward through a compiled `vmap`.
+Nothing is reported if the eager gradient itself is wrong by mistake (PB101), at a kink, or if the compiler raises.
+PyTorch 2.15 keeps the backward under `grad`, `vjp` and `jacrev`, so the rule finds nothing there, although a compiled
+`jvp` and a backward through a compiled `vmap` still differentiate the forward.
 
 ## Bad
 ```python

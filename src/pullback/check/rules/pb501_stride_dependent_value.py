@@ -1,19 +1,19 @@
 """stride-dependent-value (PB501): the value depends on the strides of an input, or the forward rejects some.
 
 ## What it finds
-The example with the same values transposed, sliced with a step, at an offset, expanded from its first row, in
-channels-last order and as lazily conjugated tensors (`x.conj()`), against contiguous copies: every output must be the
-same.
+The function runs on inputs that are transposed, sliced with a step, at an offset, expanded from the first row, in
+channels-last order, and lazily conjugated (`x.conj()`). Every output must equal that of a contiguous copy of the same
+input.
 
 ## Why it hurts
-The result of `.t()`, of a slice or of `expand` is not contiguous. A kernel that runs through memory as if it were
-computes other numbers from it, and the gradient can still match those wrong values, so that `gradcheck` passes: it has
-passed a function that had become the identity on transposed inputs.
+The result of `.t()`, of a slice or of `expand` is not contiguous. A kernel that assumes contiguous memory computes
+wrong values from it. The gradient can still match those wrong values, so that `gradcheck` passes: it passed a function
+that had become the identity on transposed inputs.
 
 ## Limits
-A forward that raises for want of contiguous memory is loud: a warning, and an info if a Python `raise` or
-`assert` says so. A function that draws random numbers draws them in the order of memory and is left alone.
-The gradient on such inputs is PB101's and PB119's subject.
+If the forward raises because memory is not contiguous, that is a warning, or an info if a Python `raise` or `assert`
+says so. Functions that draw random numbers are not compared, since they draw in the order of memory. PB101 and PB119
+test the gradient on such inputs.
 
 ## Bad
 ```python

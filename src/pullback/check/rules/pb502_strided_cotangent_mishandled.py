@@ -1,16 +1,16 @@
 """strided-cotangent-mishandled (PB502): a non-contiguous cotangent changes the gradient or makes the backward raise.
 
 ## What it finds
-The same cotangents transposed, expanded from one number, with a step, and as lazily conjugated tensors, against
-contiguous ones.
+The backward runs with cotangents that are transposed, expanded from one number, sliced with a step, and lazily
+conjugated. The gradients must equal those of contiguous cotangents with the same values.
 
 ## Why it hurts
-`out.sum()` hands in an expanded cotangent, `out.t()` a transposed one, `torch.cat` a slice. A kernel that reads it with
-the strides of the output, or takes a `view`, gets wrong rows, reads beyond the end, or raises; a test with contiguous
-cotangents, as `gradcheck` has, sees nothing.
+The cotangent of `out.sum()` is expanded, that of `out.t()` transposed, that of `torch.cat` a slice. A backward that
+reads it with the strides of the output, or takes a `view`, gets wrong rows, reads out of bounds, or raises. A test with
+contiguous cotangents, such as `gradcheck`, does not notice.
 
 ## Limits
-Sees the example.
+The rule runs on the example alone.
 
 ## Bad
 ```python

@@ -1,19 +1,20 @@
 """empty-input-mishandled (PB503): the forward rejects an empty batch, though the result would just be empty.
 
 ## What it finds
-The example with the first size of its first tensor set to 0, where every output begins with that size too, and its
-first rows are the same at another size, as with a batch: there is nothing to compute, and so nothing to fail. Its
-outputs at sizes 2, 3 and 5 say what shape they have.
+The first dimension of the example's first tensor is set to 0, if it is a batch dimension: every output begins with that
+size too, and the first rows of the outputs are the same at another size. There is then nothing to compute, and the
+forward should return empty outputs. The expected shapes follow from the outputs at sizes 2, 3 and 5.
 
 ## Why it hurts
-The last batch of an epoch, an expert that no token is sent to, an image without boxes: PyTorch's own operations take
-them. Kernels that are started for no element, and `reshape(-1)` of an empty tensor, raise or crash the process.
+Empty batches occur: the last batch of an epoch, an expert that gets no token, an image without boxes. PyTorch's own
+operations accept them. Kernels that are launched for zero elements, and `reshape(-1)` of an empty tensor, raise or
+crash the process.
 
 ## Limits
-A warning: it is loud; an info if the forward itself refuses it by a `ValueError`, `TypeError`, `NotImplementedError` or
-`assert`, or by an index that no longer fits. Where another dimension of some tensor has that size too, or a row depends
-on the others, as in a softmax over them, nothing is said.
-What happens in the backward is PB119's subject, and a crash of the process PB002's.
+It is a warning, since the forward raises. It is an info if the forward itself rejects the input by a `ValueError`,
+`TypeError`, `NotImplementedError` or `assert`, or by an index that no longer fits. Nothing is reported if another
+dimension of some tensor has the same size, or if a row depends on the other rows, as in a softmax over them. PB119
+covers the backward, and PB002 a crash of the process.
 
 ## Bad
 ```python

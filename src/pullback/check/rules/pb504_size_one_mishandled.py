@@ -1,17 +1,18 @@
-"""size-one-mishandled (PB504): an output loses a dimension, or the forward raises, where a size is 1.
+"""size-one-mishandled (PB504): an output loses a dimension, or the forward raises, if a size is 1.
 
 ## What it finds
-The example with each of its sizes set to 1. Its outputs at sizes 2, 3 and 5 say what shape they have at 1.
+The function runs on the example with each of its sizes set to 1. The expected shapes follow from the outputs at sizes
+2, 3 and 5.
 
 ## Why it hurts
-`squeeze()` without a dimension removes every dimension of size 1, that of a batch of one too. What follows broadcasts
-(1, n) with (n,), silently, or raises in evaluation, where batches of one are common.
+`squeeze()` without a dimension removes every dimension of size 1, also that of a batch of one. Later operations then
+silently broadcast (1, n) with (n,), or raise in evaluation, where batches of one are common.
 
 ## Limits
-A warning, since a function may be meant to drop such dimensions; an info if as many are left, of other sizes, as of a
-rank, or if the forward itself refuses the size by a `ValueError`, `TypeError`, `NotImplementedError` or `assert`, or
-by an index that no longer fits. Not run where a whole-number argument may depend on the size. Wrong gradients at size
-1 are reported by PB101 and PB104.
+It is a warning, since a function may drop such dimensions on purpose. It is an info if the number of dimensions is
+right and only their sizes differ, as for a rank; or if the forward itself rejects the size by a `ValueError`,
+`TypeError`, `NotImplementedError` or `assert`, or by an index that no longer fits. The rule does not run if an integer
+argument may depend on the size. Wrong gradients at size 1 are PB101 and PB104.
 
 ## Bad
 ```python

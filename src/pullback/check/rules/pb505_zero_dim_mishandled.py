@@ -1,16 +1,16 @@
 """zero-dim-mishandled (PB505): a zero-dimensional tensor is rejected, gains a dimension, or gives another result.
 
 ## What it finds
-Where every tensor, in and out, has one shape, the function is called on a single element twice: as a tensor of one
-element, and as one without dimensions. Value and gradient must be the same number, and the shape must stay `()`.
+If all inputs and outputs have the same shape, the function is called twice on a single element: as a tensor of shape
+`(1,)`, and as a zero-dimensional tensor. Value and gradient must agree, and the shape must stay `()`.
 
 ## Why it hurts
-`tensor.sum()`, a learnt temperature, a loss: numbers of a model are tensors without dimensions. An output of shape
-`(1,)` in their place broadcasts everything that follows, and `x.shape[0]` raises.
+Scalars of a model are zero-dimensional tensors: `tensor.sum()`, a learned temperature, a loss. An output of shape
+`(1,)` in their place broadcasts in later operations, and `x.shape[0]` raises.
 
 ## Limits
-A forward that raises is an info: it may be meant for vectors alone. A gradient that raises, or a shape, is a warning;
-another number an error. A function of tensors of several shapes is left alone.
+A forward that raises is an info, since the function may be for vectors alone. A backward that raises, or a wrong shape,
+is a warning; a different value is an error. Functions of tensors of several shapes are not checked.
 
 ## Bad
 ```python

@@ -1,18 +1,19 @@
 """tail-mishandled (PB506): elements after the last full vector or block are computed differently.
 
 ## What it finds
-A function that treats the elements along a dimension alike, whatever their order, is given its example repeated over
-and over, to a length that is no multiple of any power of two: 1023, or 1020 for a period of four. Value and gradient
-must repeat too. Where a dimension is summed over, the gradient at 37 elements is compared with the numeric derivative.
+If a function treats the elements along a dimension alike, in any order, it runs on its example repeated to a length
+that is not a multiple of the usual block sizes: 1023, or 1020 for a period of four. Value and gradient must repeat too.
+If the function sums over a dimension, its gradient at 37 elements is compared with the numeric derivative.
 
 ## Why it hurts
-Kernels take elements by fours, or by blocks of 1024, and treat the rest in a branch of its own that tests of round
-sizes never enter. If forward and backward agree on the same mistake, no test of gradients finds it.
+Kernels process elements by fours, or in blocks of 1024, and handle the remainder in a separate branch that tests with
+round sizes never run. If forward and backward make the same mistake there, no gradient test finds it.
 
 ## Limits
-What treats elements by their position, draws random numbers, or refuses such a length is left alone. So is what stops
-repeating in its first half (it takes elements together by blocks), or at a single element (one of several equal ones is
-chosen). A summed dimension is tried at one length, and only where the example's own gradient is right.
+Functions that treat elements by their position, draw random numbers, or reject such a length are not checked. The same
+holds for a function whose result stops repeating in its first half, since it combines elements by blocks, or at a
+single element, since it picks one of several equal ones. A summed dimension is tried at one length, and only if the
+gradient on the example is right.
 
 ## Bad
 ```python

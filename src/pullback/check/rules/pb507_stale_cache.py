@@ -1,18 +1,19 @@
-"""stale-cache (PB507): a cached value is used by a call that it does not fit.
+"""stale-cache (PB507): a call uses a cached value that does not fit it.
 
 ## What it finds
-Looks at the state that the function's code names, before its first call and after some: attributes of the class,
-globals, closure variables, `functools` caches. Where that changes, the function is called in its first state with other
-values, another dtype, another size or another number as argument; then, in its first state again, after a call with the
-example. Value, gradient and dtype must be the same; and so must those of the example after the other call.
+The rule compares the state that the function's code names before its first call and after later ones: attributes of the
+class, globals, closure variables, `functools` caches. If that state changes, the function is called with other values,
+another dtype, another size or another numeric argument: once from the initial state, and once from the initial state
+after a call with the example. Value, gradient and dtype must be the same both times, and so must those of the example
+after the other call.
 
 ## Why it hurts
-A mask or a table that is built once and kept under its shape alone is wrong for the next dtype or device, one that is
-kept under nothing for the next shape. The first call is right, and so is every test that makes one.
+A mask or table that is cached by its shape alone is wrong for the next dtype or device, and one without a cache key for
+the next shape. The first call is right, so tests that make a single call pass.
 
 ## Limits
-State in other modules, in objects and in compiled code is not seen, and neither is what was stored before the audit. A
-function whose result changes with every call, whatever it is called with, is left alone.
+State in other modules, in objects and in compiled code is not seen, and neither are values that were cached before the
+audit. A function whose result changes with every call is not checked.
 
 ## Bad
 ```python

@@ -1,18 +1,19 @@
 """differs-between-runs (PB601): two runs from the same random state give other values or gradients.
 
 ## What it finds
-Forward and backward, twice, on the same inputs and from the same state of PyTorch's and Python's random number
-generators; compared bit for bit. Where they differ by more than rounding, no rule that compares values is run: what it
-found would be the difference between two runs.
+Forward and backward run twice, on the same inputs and from the same state of PyTorch's and Python's random number
+generators, and are compared bit for bit. If they differ by more than rounding, no rule that compares values is run,
+since it would only measure the difference between two runs.
 
 ## Why it hurts
-`torch.manual_seed` does not make the training repeatable, and what runs a forward again in the backward
-(checkpointing) computes the gradient of other values than it returned.
+`torch.manual_seed` does not make training reproducible. Activation checkpointing, which runs the forward again in the
+backward, computes the gradient of values that the forward did not return.
 
 ## Limits
-A warning; an info where the difference is one of rounding, as sums in another order make; an error where the gradient
-grows by as much with each call, since the backward adds to what an earlier one has left. Runs on the CPU, on one
-thread: atomic additions of a GPU kernel are not seen. What differs once in many runs may not differ in these.
+It is a warning, or an info if only rounding differs, as in sums in another order. It is an error if the gradient grows
+by the same amount with each call, since the backward then adds to the result of an earlier one. The rule runs on the
+CPU, on one thread, so atomic additions of a GPU kernel are not seen. A difference that occurs in few of many runs may
+be missed.
 
 ## Bad
 ```python

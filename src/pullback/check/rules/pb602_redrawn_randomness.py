@@ -1,18 +1,18 @@
 """redrawn-randomness (PB602): the backward redraws the forward's random numbers.
 
 ## What it finds
-A forward that draws random numbers, and its backward from two states of the random number generators. If the gradient
-depends on the state, the backward draws afresh. It is an error where the gradient is the derivative of the forward if
-the backward starts from the forward's state, and so is not from any other.
+If the forward draws random numbers, its backward runs from two states of the random number generators. If the gradient
+depends on the state, the backward draws new numbers. It is an error if the gradient is the derivative of the forward
+when the backward starts from the forward's state, since it then is not from any other state.
 
 ## Why it hurts
-The gradient belongs to another mask, or another noise, than the value: dropout that drops one set of units and trains
-another. No test notices that seeds before both.
+The gradient belongs to another mask, or other noise, than the value: a dropout then drops one set of units and trains
+another. A test that sets the seed before both forward and backward does not notice.
 
 ## Limits
-A warning where the gradient cannot be compared with a derivative. A backward that restores the forward's state
-(`torch.set_rng_state`), or draws from a seed that it kept, is right. So is one of a function that is said
-to be stochastic ("sampling", "unbiased"): it gets a finding only where it is right from the forward's state.
+It is a warning if the gradient cannot be compared with a derivative. A backward that restores the forward's state
+(`torch.set_rng_state`), or draws from a saved seed, is right. A function that calls itself stochastic ("sampling",
+"unbiased") gets a finding only if its gradient is right from the forward's state.
 
 ## Bad
 ```python
@@ -42,10 +42,10 @@ class Dropout(torch.autograd.Function):
 ```
 
 ## In the source: random-in-backward (PB811)
-Where the function cannot be run: calls of `torch.rand`, `randn`, `randint`, `randperm`, `bernoulli`, `multinomial`,
-`dropout` and their siblings in a backward, without a `generator` and with no random state restored in the method. A
-warning: a match proves that the gradient depends on the generator's state if the line is reached, not that this is
-wrong: stochastic estimators do it on purpose. Draws in functions that the backward calls are not seen.
+If the function cannot be run, this rule looks for calls of `torch.rand`, `randn`, `randint`, `randperm`, `bernoulli`,
+`multinomial`, `dropout` and the like in a backward, without a `generator` and without restoring a random state in the
+method. It is a warning: a match proves that the gradient depends on the generator's state if the line is reached. That
+may be right, as in a stochastic estimator. Draws in functions that the backward calls are not seen.
 
 ### Bad
 ```python

@@ -1,19 +1,19 @@
 """changed-global-state (PB603): a call leaves a global setting, or the seed of a generator, changed.
 
 ## What it finds
-The settings of PyTorch after a forward and after a backward: default dtype, grad mode, autocast, number of threads,
-deterministic algorithms, anomaly detection, precision of float32 products, cuDNN's choices. And the states of
-PyTorch's, Python's and NumPy's random number generators: if two runs from different states end in the same one, the
-call has set the seed.
+PyTorch's settings before a call are compared with those after the forward and after the backward: default dtype, grad
+mode, autocast, number of threads, deterministic algorithms, anomaly detection, precision of float32 matrix products,
+cuDNN's options. The rule also compares the states of PyTorch's, Python's and NumPy's random number generators: if two
+runs from different states end in the same state, the call has set the seed.
 
 ## Why it hurts
-All code that runs afterwards computes something else. A seed set in a layer makes every later dropout mask and every
-shuffle the same in each step, and nobody looks for the cause there.
+All code that runs afterwards is affected. A seed set in a layer makes every later dropout mask and every shuffle the
+same in each step, and the cause is hard to find.
 
 ## Limits
-An error for what changes the numbers of other code, a warning for the rest. To draw random numbers is no change; to
-set a seed and restore the state afterwards (`torch.random.fork_rng`) is none either. The random states of GPUs,
-environment variables and settings of other libraries are not compared.
+Settings that change the results of other code are an error, others a warning. Drawing random numbers is allowed, and so
+is setting a seed if the state is restored afterwards (`torch.random.fork_rng`). The random states of GPUs, environment
+variables and settings of other libraries are not compared.
 
 ## Bad
 ```python

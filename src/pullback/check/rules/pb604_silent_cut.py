@@ -1,19 +1,19 @@
 """silent-cut (PB604): a call between an input and the output leaves the autograd graph.
 
 ## What it finds
-Where a gradient is lost. Of a callable whose gradient is wrong or missing: the calls that take a tensor which depends
-on that input and give numbers that autograd knows nothing of (`.item()`, `.numpy()`, `.tolist()`, `.data`, `.detach()`,
-anything under `no_grad`), with their lines. Of a Function whose second derivative is silently wrong: the same calls in
-its backward.
+The line at which a gradient is lost. If the gradient of a callable is wrong or missing, the finding lists the calls
+that take a tensor depending on that input and return values without a graph (`.item()`, `.numpy()`, `.tolist()`,
+`.data`, `.detach()`, anything under `no_grad`), with their lines. If the second derivative of a Function is silently
+wrong, it lists the same calls in its backward.
 
 ## Why it hurts
-Nothing raises. The part of the derivative that runs through the call is zero, and the rest looks plausible.
+Nothing raises. The part of the derivative through that call is zero, and the rest looks plausible.
 
 ## Limits
-Reported only where the gradient, or the second derivative, was measured to be wrong and nothing says that this is
-meant: a `detach` that changes no derivative is not reported. That the call took the input out of the graph is
-certain; that no other mistake is there is not. A warning where the example was guessed, and for second derivatives,
-which other rules report. Casts to whole numbers and comparisons are not listed.
+A call is reported only if the gradient, or the second derivative, was measured to be wrong and nothing says that this
+is on purpose: a `detach` that changes no derivative is not reported. It is certain that the call cuts the graph, but
+there may be other mistakes as well. It is a warning if the example was guessed, and for second derivatives, which other
+rules report. Casts to integers and comparisons are not listed.
 
 ## Bad
 ```python
@@ -36,12 +36,13 @@ def inputs():
 ```
 
 ## In the source: cut-in-backward-source (PB808)
-Where the function cannot be run: `.item()`, `.numpy()`, `.tolist()`, `.data`, `.detach()`, `float(…)` on the cotangent
-or a saved tensor in a backward, and `no_grad` around part of it, unless `once_differentiable` says that there is no
-second derivative. A second derivative misses what runs through the call, and nothing raises: Hessians, gradient
-penalties and meta-learning are silently wrong (where the function runs, PB401 measures that). A warning: a match proves
-that the graph is left if the line is reached, not that the second derivative depends on it: a sign or a mask has none.
-Functions that the backward calls are not examined; a kernel called from there leaves the graph too.
+If the function cannot be run, this rule looks in a backward for `.item()`, `.numpy()`, `.tolist()`, `.data`,
+`.detach()` and `float(…)` on the cotangent or a saved tensor, and for `no_grad` around a part of it, unless the
+backward is marked `once_differentiable`. The second derivative lacks the part through that call, and nothing raises:
+Hessians, gradient penalties and meta-learning are silently wrong. (If the function can be run, PB401 measures that.) It
+is a warning: a match proves that the graph is cut if the line is reached, but the second derivative may not depend on
+it, as with a sign or a mask. Functions that the backward calls are not examined, although a kernel that it calls cuts
+the graph too.
 
 ### Bad
 ```python

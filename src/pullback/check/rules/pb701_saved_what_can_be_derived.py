@@ -1,18 +1,19 @@
-"""saved-what-can-be-derived (PB701): a saved tensor is determined by another one.
+"""saved-what-can-be-derived (PB701): a saved tensor can be computed from another one.
 
 ## What it finds
-Of the tensors kept between forward and backward, by what is measured on the example: copies of an input, of an output
-or of each other, in any dtype; tensors that repeat themselves along a dimension; and, where the inputs
-are kept too, intermediates and outputs that are a function of them element by element. Each with its bytes.
+Redundant tensors among those kept between forward and backward, measured on the example: copies of an input, of an
+output or of each other, in any dtype; tensors that repeat along a dimension; and, if the inputs are kept too,
+intermediates and outputs that are a pointwise function of them. The finding gives the bytes of each.
 
 ## Why it hurts
-What is kept stays until the backward: in deep models it decides how large a batch fits. Inputs and outputs are mostly
-alive anyway, as a neighbour keeps them; an intermediate is memory for this function alone.
+Saved tensors live until the backward, and in deep models they decide how large a batch fits. Inputs and outputs are
+mostly alive anyway, because a neighbouring operation keeps them. An intermediate takes memory for this function alone.
 
 ## Limits
-Advice. A warning for copies and repetitions, which nothing speaks for; an info for the others, where recomputing takes
-time. Copies must be equal on the example and on -37 times its values; masks and whole numbers, of which few may be
-equal by chance, are not compared. Bytes are those of the example. Tensors in lists on `ctx` are not seen.
+The finding is advice. It is a warning for copies and repetitions, which have no benefit, and an info for the others,
+since recomputing takes time. Copies must be equal on the example and on -37 times its values. Masks and integers are
+not compared, since small ones may be equal by chance. Bytes are those of the example. Tensors in lists on `ctx` are not
+seen.
 
 ## Bad
 ```python

@@ -1,17 +1,16 @@
 """mask-saved-as-number (PB702): a mask is saved in a dtype of several bytes.
 
 ## What it finds
-Floating tensors kept between forward and backward, other than inputs and outputs, that hold nothing but 0 and 1, and
-both; on the example, and on four times the same values in the opposite order.
+Floating-point tensors kept between forward and backward, other than inputs and outputs, that hold both 0 and 1 and
+nothing else, on the example and on four times its values in reverse order.
 
 ## Why it hurts
-A mask takes one byte an element as bool and four in float32, until the backward has run: for dropout and ReLU that is
+A mask takes one byte per element as bool, and four in float32, until the backward has run. For dropout and ReLU that is
 as much as the activation itself.
 
 ## Limits
-Advice. A tensor may hold 0 and 1 on these values and others elsewhere. Whole numbers may be indices and are not
-meant. `torch.where` and products take a bool mask
-as it is.
+The finding is advice: the tensor may hold other values on other inputs. Integer tensors are not reported, since they
+may be indices. `torch.where` and products accept a bool mask directly.
 
 ## Bad
 ```python

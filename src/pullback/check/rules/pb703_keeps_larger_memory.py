@@ -1,15 +1,15 @@
 """keeps-larger-memory (PB703): a small saved view keeps a much larger storage alive.
 
 ## What it finds
-Tensors kept between forward and backward, other than views of inputs and outputs, whose memory is larger than their
-elements are: a column of a matrix, one of the results of a stacked computation. With both sizes.
+Tensors kept between forward and backward, other than views of inputs and outputs, whose storage is larger than their
+elements need: a column of a matrix, one of the results of a stacked computation. The finding gives both sizes.
 
 ## Why it hurts
-A view keeps the whole allocation alive. The backward needs a row, and the matrix stays.
+A view keeps the whole allocation alive. The backward needs one row, and the whole matrix stays in memory.
 
 ## Limits
-Advice, measured on the example. Views that lie in one memory are counted together. Memory of inputs and outputs is
-not meant: it is alive anyway.
+The finding is advice, measured on the example. Views of one storage are counted together. The memory of inputs and
+outputs is not reported, since it is alive anyway.
 
 ## Bad
 ```python

@@ -1,18 +1,17 @@
 """unrequested-gradient (PB704): the backward computes a gradient that is not needed.
 
 ## What it finds
-Each input is frozen in turn. If the backward still returns a gradient for it, and some of its operations serve
-nothing else, they are counted: the ATen operations that a frozen input's gradient depends on and no other gradient
-does.
+Each input is frozen in turn. If the backward still returns a gradient for it, the rule counts the ATen operations that
+only this gradient depends on.
 
 ## Why it hurts
-Freezing layers, training adapters, or an input that is data: the engine throws the gradient away after it was paid
-for. Of a linear layer that is half of the backward.
+With frozen layers, adapters, or an input that is data, the engine discards the gradient after it was computed. In a
+linear layer that is half of the backward.
 
 ## Limits
-An info, of one matrix product or convolution, or of three in ten operations: most backwards do so. To
-return a cotangent as it is, or a view of it, costs nothing and is not meant. One operation that computes several
-gradients at once is not taken apart. All operations count the same, whatever they cost.
+It is an info, reported from one matrix product or convolution, or from three in ten operations, since most backwards do
+some unneeded work. Returning a cotangent unchanged, or a view of it, costs nothing and is not counted. An operation
+that computes several gradients at once is not split. All operations count the same, whatever their cost.
 
 ## Bad
 ```python

@@ -1,16 +1,16 @@
-"""computes-again (PB705): the backward recomputes values that it was given.
+"""computes-again (PB705): the backward recomputes values that it already has.
 
 ## What it finds
-Operations of the backward whose result equals, bit for bit, a tensor that was kept, or an output of the forward.
+Operations of the backward whose result equals a saved tensor, or an output of the forward, bit for bit.
 
 ## Why it hurts
-What was kept and is computed again costs both memory and time. An output that is computed again could be saved in
-place of the input: it is mostly alive anyway, and the backward is shorter.
+A tensor that is saved and recomputed costs both memory and time. If the backward recomputes an output, save the output
+in place of the input: it is mostly alive anyway, and the backward becomes shorter.
 
 ## Limits
-Advice: a warning for what was kept, an info for an output, since a forward may be run again on purpose to save memory.
-Copies and casts are not meant. Compared on the example alone; tensors whose elements are all the same, masks and whole
-numbers are left out.
+The finding is advice: a warning for a saved tensor, and an info for an output, since a backward may recompute the
+forward on purpose to save memory. Copies and casts are not counted. The rule compares on the example alone, and skips
+masks, integers and tensors whose elements are all equal.
 
 ## Bad
 ```python

@@ -5,14 +5,15 @@
 `@classmethod`.
 
 ## Why it hurts
-`apply` takes the method off the class, so that a plain one works by luck; called on an instance, or by `super()`, it
-gets the instance for its context. With `@classmethod` eager mode works and `torch.compile` fails to trace the forward.
+`apply` looks the method up on the class, so a plain method happens to work. Called on an instance, or by `super()`, it
+gets the instance in place of its context. With `@classmethod` eager mode works, and `torch.compile` fails to trace the
+forward.
 
 ## Limits
-A warning, one for all methods. Read from the source alone, so it also holds
-where the code cannot run. A decorator that makes a static method of its own accord is not understood unless it is
-called `staticmethod`; a method assigned from elsewhere is not looked at. `pullback check --fix` writes
-`@staticmethod` above a method that has no decorator, and makes one of a classmethod that does not use its class.
+It is a warning, one for all methods. The rule reads the source alone, so it also works if the code cannot run. A
+decorator that itself makes a static method is recognised only if it is called `staticmethod`. A method that is assigned
+to the class from outside is not seen. `pullback check --fix` writes `@staticmethod` above a method without a decorator,
+and in place of a `@classmethod` that does not use its class.
 
 ## Bad
 ```python

@@ -1,21 +1,19 @@
 """removed-api (PB802): the source uses an API that PyTorch has removed or deprecated.
 
 ## What it finds
-In the methods of a Function: functions of PyTorch that are gone or only raise (`torch.eig`, `torch.symeig`,
-`torch.solve`, `torch.lstsq`, `torch.matrix_rank`, `torch.rfft`, `torch.fft(…)`, …); and, as warnings,
-`ctx.saved_variables`, the old name of `ctx.saved_tensors`, and `Variable(…)`, which has done nothing since PyTorch 0.4
-but mark old code.
+In the methods of a Function: functions that PyTorch has removed or that only raise (`torch.eig`, `torch.symeig`,
+`torch.solve`, `torch.lstsq`, `torch.matrix_rank`, `torch.rfft`, `torch.fft(…)`, …). As warnings: `ctx.saved_variables`,
+the old name of `ctx.saved_tensors`, and `Variable(…)`, which has had no effect since PyTorch 0.4.
 
 ## Why it hurts
-A line that calls what is gone raises as soon as it is reached, which for a backward is late. `ctx.saved_variables`
-still works, with a `DeprecationWarning`, which raises where warnings are errors. `Variable(x.data)` cuts the graph: it
-is from the time when that was the way to write a backward.
+A line that calls a removed function raises as soon as it is reached, which is late in a backward. `ctx.saved_variables`
+still works with a `DeprecationWarning`, which raises if warnings are errors. `Variable(x.data)`, once the usual way to
+write a backward, cuts the graph.
 
 ## Limits
-That the line raises is certain, if it is reached: a branch for old versions of PyTorch (`if version < …`, `try`) is
-left out only where it stands in a `try`. A name of another module that is also called `torch` is taken for PyTorch.
-`pullback check --fix` gives `saved_variables` its new name and changes nothing else of these: what `Variable(…)` cuts,
-it may cut on purpose.
+The line raises if it is reached. A branch for old versions of PyTorch is recognised only as a `try`, not as `if version
+< …`. A module that is bound to the name `torch` is taken for PyTorch. `pullback check --fix` renames `saved_variables`
+and changes nothing else of these, since `Variable(…)` may cut the graph on purpose.
 
 ## Bad
 ```python

@@ -1,16 +1,16 @@
 """instantiated-function (PB803): an autograd.Function is instantiated instead of applied.
 
 ## What it finds
-`Name(…)` in the module that defines the Function `Name`, and whether the instance is called: `Name(…)(x)`.
+`Name(…)` in the module that defines the Function `Name`. The finding says whether the instance is called: `Name(…)(x)`.
 
 ## Why it hurts
-That was the way until PyTorch 0.4. An instance that is called raises ("Legacy autograd function"); to make one warns,
-and what its `__init__` keeps never reaches `forward`.
+Functions were used this way before PyTorch 0.4. Calling an instance raises ("Legacy autograd function"). Making one
+gives a warning, and attributes that its `__init__` sets never reach `forward`.
 
 ## Limits
-An error where the instance is called at once, which raises on every run that gets there; a warning otherwise. Calls
-from other modules are not seen. Silent where the module gives the name to anything else as well. `pullback check --fix`
-turns `Name()(x)` into `Name.apply(x)`; what an `__init__` takes it leaves to you.
+It is an error if the instance is called at once, which raises on every run that reaches it; otherwise it is a warning.
+Calls from other modules are not seen. Nothing is reported if the module also binds the name to something else.
+`pullback check --fix` rewrites `Name()(x)` as `Name.apply(x)`; calls with arguments to `__init__` are left to you.
 
 ## Bad
 ```python

@@ -1,17 +1,17 @@
-"""write-behind-autograd (PB807): a tensor is written to through `.data` or `.detach()`.
+"""write-behind-autograd (PB807): a method writes to a tensor through `.data` or `.detach()`.
 
 ## What it finds
 `x.data.mul_(…)`, `x.data = …`, `x.detach()[…] = …` and the like in the methods of a Function, where `x` is an argument
 of the forward that gets a gradient, a cotangent or a saved tensor.
 
 ## Why it hurts
-PyTorch counts the changes of a tensor, and refuses a backward whose saved tensors have changed. A write through
-`.data` is not counted: what is wrong stays silent. `mark_dirty` does not help either.
+PyTorch counts the in-place changes of a tensor, and raises in a backward whose saved tensors have changed. A write
+through `.data` is not counted, so the gradient may be silently wrong. `mark_dirty` does not help either.
 
 ## Limits
-A warning. A match proves the write if the line is reached, not that somebody else reads the tensor afterwards. Buffers
-that get no gradient, as running means, may be updated so and are left out; names that are given another value first
-too.
+It is a warning: a match proves the write if the line is reached, but other code may never read the tensor afterwards.
+Buffers without a gradient, such as running means, may be updated this way and are not reported, and neither are names
+that are rebound first.
 
 ## Bad
 ```python

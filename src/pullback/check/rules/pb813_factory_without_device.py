@@ -5,12 +5,12 @@
 `device=`, where the result is not moved (`.to(…)`, `.cuda(…)`, `.type_as(…)`) in the same expression.
 
 ## Why it hurts
-On a GPU the inputs are there and this tensor is on the CPU: the next operation on both raises. In a backward that
-shows at the first training step only.
+If the inputs are on a GPU, this tensor is on the CPU, and the next operation on both raises. In a backward the error
+comes only with the first training step.
 
 ## Limits
-An info, from the source alone. A match proves where the tensor is made, not that it meets one on another device; it may
-be moved in a later line, or the default device may have been changed.
+It is an info, from the source alone: a match proves on which device the tensor is made, but it may never be combined
+with one on another device. A later line may move it, or the default device may have been changed.
 
 ## Bad
 ```python

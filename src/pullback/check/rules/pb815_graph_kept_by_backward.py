@@ -5,12 +5,12 @@
 `.backward()`.
 
 ## Why it hurts
-The inner graph, with all that it saved, is not freed by the call that used it. If anything still refers to it, as
-tensors on `ctx` do, memory grows with each step.
+The call that uses the inner graph does not free it, nor its saved tensors. If anything still refers to the graph, such
+as tensors on `ctx`, memory grows with each step.
 
 ## Limits
-A warning, from the source alone. A match proves that the graph is kept by that call, not that it is kept for ever: a
-graph that is built in the same backward and used twice is freed when the backward returns.
+It is a warning, from the source alone: a match proves that the call retains the graph, but not for how long. A graph
+that is built in the same backward and used twice is freed when the backward returns.
 
 ## Bad
 ```python

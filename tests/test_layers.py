@@ -37,7 +37,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "plans": {"call", "chunked", "graph", "kernel_function", "kernels", "node", "plan", "sizes"},
     "derived": {"call", "dispatch", "kernel_function", "plan", "plans", "stable"},
     "relaxed": {"call", "derived", "dispatch", "guards", "plan"},
-    "ruled": {"call", "dispatch", "graph", "guards", "modes", "ruled"},
+    "ruled": {"call", "dispatch", "graph", "guards", "modes", "ops", "ruled"},
     "introspect": {"call", "chunked", "graph", "kernel_function", "stable"},
     "op": {"call", "derived", "dispatch", "introspect", "kernels", "plan", "plans", "relaxed", "ruled", "stable"}
     | {"stable/oracle", "stable/search"},

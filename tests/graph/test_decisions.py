@@ -146,6 +146,18 @@ def test_what_leads_to_a_choice_is_rounded_with_and_without_a_derivative():
         assert rounded == ["mul", "add"]
 
 
+@pytest.mark.parametrize("formula", [lambda x: torch.hypot(x * x, x), lambda x: torch.special.i0e(x * x)])
+def test_what_leads_to_a_kink_is_rounded(formula):
+    x = torch.rand(4).bfloat16().requires_grad_()
+    forward = joint(formula, x).forward
+    assert [node.name for node in forward.graph.nodes if is_rounded(node)] == ["mul"]
+
+
+@pytest.mark.parametrize("make", [torch.ones, torch.zeros])
+def test_a_constant_is_made_again(make):
+    assert not joint(lambda x: x * make(5), torch.rand(5)).saved
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_cast_to_more_bits_shows_what_16_bits_hold(backend):
     def formula(x):

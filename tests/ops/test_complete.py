@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pullback.ops.record import COLUMNS, TermOp
+from pullback.ops.record import COLUMNS, Continuity, Rounding, TermOp
 from pullback.ops.registry import ALL, BY_ATEN, FAMILIES, OPS
 from pullback.stable.term import parse, topological, var
 
@@ -41,6 +41,35 @@ def test_partials_are_terms_of_the_registry(name):
     for text in (*op.partials, *op.singular):
         for term in topological([parse(text)]):
             assert term in operands or term.op in ("const", "named") or len(term.args) == OPS[term.op].arity
+
+
+_SMOOTH_FOR_A_CONDITION = {"where", "masked_fill"}
+_HIGHER = {"i1e"}
+"""Ops whose second derivative jumps."""
+
+
+def test_a_kink_is_where_an_op_is_not_smooth():
+    readable = {name for name, op in ALL.items() if op.is_readable}
+    kinks = {name for name in readable if ALL[name].kink}
+    not_smooth = {name for name in readable if ALL[name].continuity is not Continuity.SMOOTH}
+    assert kinks - not_smooth == _SMOOTH_FOR_A_CONDITION | _HIGHER
+    assert not_smooth - kinks == {"nan_to_num"}  # it jumps where there is no number
+
+
+@pytest.mark.parametrize("name", [n for n, op in ALL.items() if op.aten and op.continuity is Continuity.STEPS])
+def test_steps_are_constant_between_jumps(name):
+    x = torch.linspace(-4, 4, 29, dtype=torch.float64)
+    other = [torch.full_like(x, 0.7)] if len(getattr(aten, name).default._schema.arguments) > 1 else []
+    run = getattr(aten, name)
+    assert torch.equal(run(x + 1e-9, *other), run(x + 2e-9, *other))
+    assert len(run(x, *other).unique()) > 1
+
+
+@pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.rounding is not Rounding.FREE and op.partials])
+def test_what_has_one_result_is_the_nearest_number(name):
+    points = torch.rand(OPS[name].arity, 500, generator=torch.Generator().manual_seed(0)) * 8 - 4
+    exact = OPS[name].value(*points.double())  # a product or sum of float32 is one of float64, or next to it
+    assert torch.equal(OPS[name].value(*points), exact.float())
 
 
 def test_a_term_op_is_one_kind_of_record():

@@ -18,6 +18,8 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.dtypes import is_continuous
 from pullback.graph.trace import op_name
+from pullback.ops.record import Continuity, Rounding
+from pullback.ops.registry import BY_ATEN
 
 _ROUNDED = "rounded"
 """Key of `fx.Node.meta`: the result of the op is rounded to its dtype."""
@@ -27,50 +29,29 @@ def _names(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
 
 
-_JUMPING = _names(
-    """
-    angle ceil copysign floor floor_divide fmod frac frexp hardshrink heaviside logit_backward nan_to_num nextafter
-    remainder round sgn sign threshold threshold_backward trunc
-    """
-)
-"""Discontinuous ops that PyTorch tags as pointwise, except those from numbers to booleans or integers."""
+# Ops without a record: reductions, matrix products, ops that move elements, and derivatives.
 
-_KINKED = _names(
-    """
-    _prelu_kernel abs amax amin aminmax celu clamp clamp_max clamp_min elu fmax fmin hardsigmoid hardswish hardtanh
-    leaky_relu max maximum min minimum relu relu6 selu softshrink
-    """
-)
+_JUMPING = _names("angle copysign frexp nextafter")
+"""Discontinuous ops that PyTorch tags as pointwise."""
+
+_KINKED = _names("amax amin aminmax max min")
 """Continuous ops whose derivative is not."""
 
 _CONTINUOUS = _names(
     """
     _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _fused_rms_norm _fused_rms_norm_backward _log_softmax
-    _log_softmax_backward_data _softmax _softmax_backward_data _unsafe_index addbmm addmm addmv addr amax amin
+    _log_softmax_backward_data _softmax _softmax_backward_data _unsafe_index addbmm addmm addmv addr
     avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm binary_cross_entropy_backward
-    bmm cat constant_pad_nd convolution convolution_backward cumprod cumsum dot elu empty_like flip gather glu
-    glu_backward hardsigmoid hardswish huber_loss huber_loss_backward index index_add index_copy index_put
-    index_select kl_div linalg_vector_norm log_sigmoid_backward logcumsumexp logsumexp max mean min mish_backward mm
-    mse_loss mse_loss_backward mv native_batch_norm native_batch_norm_backward native_group_norm
-    native_group_norm_backward native_layer_norm native_layer_norm_backward new_empty new_empty_strided new_full
-    new_ones new_zeros nll_loss_backward nll_loss_forward prod repeat roll scatter scatter_add select_backward
-    select_scatter slice_backward slice_scatter smooth_l1_loss smooth_l1_loss_backward softplus_backward stack std
-    sum trace tril triu unfold_backward var vdot
+    bmm cat constant_pad_nd convolution convolution_backward cumprod cumsum dot empty_like flip gather glu
+    glu_backward huber_loss_backward index index_add index_copy index_put index_select kl_div linalg_vector_norm
+    logcumsumexp logsumexp mean mm mse_loss_backward mv native_batch_norm native_batch_norm_backward
+    native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward new_empty
+    new_empty_strided nll_loss_backward nll_loss_forward prod repeat roll scatter scatter_add select_backward
+    select_scatter slice_backward slice_scatter smooth_l1_loss_backward stack std sum trace tril triu
+    unfold_backward var vdot
     """
 )
-"""Other ops that are continuous in their operands, or do not read them; any op that is not known may not be."""
-
-_PICKING = _names(
-    """
-    _to_copy abs alias bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clone detach eq
-    floor ge gt hardtanh hardtanh_backward isinf isnan le logical_and logical_not logical_or logical_xor lt
-    masked_fill maximum minimum ne neg relu round sgn sign threshold threshold_backward trunc where
-    """
-)
-"""Ops whose result is an operand, a simple one, or a truth value."""
-_ARITHMETIC = _names("add div mul reciprocal rsub sub")
-"""Ops that IEEE 754 leaves one result, once they round it."""
-_MAKING = _names("full full_like ones_like scalar_tensor zeros_like")
+"""Ops without that tag that are continuous in their operands, or do not read them; other ops may not be."""
 
 
 def is_cheap(node: fx.Node) -> bool:
@@ -81,38 +62,55 @@ def is_cheap(node: fx.Node) -> bool:
     return torch.Tag.pointwise in tags or node.target in _UNTAGGED or _torch.is_view(node.target)
 
 
+_FILLING = frozenset(name for name, op in BY_ATEN.items() if op.fill is not None)
 _UNTAGGED = frozenset(
-    getattr(torch.ops.aten, name).default for name in ("_to_copy", "clone", "log_sigmoid_forward", *_MAKING)
+    getattr(torch.ops.aten, name).default for name in ("_to_copy", "clone", "log_sigmoid_forward", *_FILLING)
 )
 """Cheap ops without a tag in PyTorch."""
+
+
+def _continuity(node: fx.Node) -> Continuity | None:
+    """Return the continuity of an op; `None` if it is not known."""
+    name = op_name(node)
+    if name in BY_ATEN:
+        return Continuity.JUMPS if "rounding_mode" in node.kwargs else BY_ATEN[name].continuity
+    if name in _JUMPING:
+        return Continuity.JUMPS
+    if name in _KINKED:
+        return Continuity.KINKS
+    return Continuity.SMOOTH if name in _CONTINUOUS or is_cheap(node) else None
+
+
+def _rounding(node: fx.Node) -> Rounding:
+    op = BY_ATEN.get(op_name(node))
+    return Rounding.FREE if op is None else op.rounding
 
 
 def decides(node: fx.Node, by: fx.Node) -> bool:
     """Whether an op may be discontinuous in one of its operands."""
     if not _is_continuous(by) or node.target is operator.getitem or _torch.is_view(node.target):
         return False
-    if not is_cheap(node):
-        return op_name(node) not in _CONTINUOUS
-    rounds = "rounding_mode" in node.kwargs
-    return op_name(node) in _JUMPING or rounds or not _is_continuous(node)
+    return _continuity(node) in (None, Continuity.JUMPS, Continuity.STEPS) or not _is_continuous(node)
 
 
 def is_exact(node: fx.Node) -> bool:
     """Whether an op on real numbers has one right result, and so the same bits in PyTorch's kernels as in ours."""
-    name = op_name(node)
-    if name in _ARITHMETIC:  # a factor is fused with a sum
-        return len(node.args) < 3 and not node.kwargs.keys() & {"alpha", "rounding_mode"}
-    return name in _PICKING and (name != "round" or not node.kwargs)
+    match _rounding(node):
+        case Rounding.CORRECT:  # a factor is fused with a sum
+            return len(node.args) < 3 and not node.kwargs.keys() & {"alpha", "rounding_mode"}
+        case Rounding.NONE:
+            return "decimals" not in node.kwargs
+    return False
 
 
 def is_reproducible(node: fx.Node) -> bool:
     """Whether all kernels give the same bits for the same operands: a value that is computed again is the same."""
-    if node.target is operator.getitem or _torch.is_view(node.target) or op_name(node) in _MAKING:
+    if node.target is operator.getitem or _torch.is_view(node.target) or op_name(node) in _FILLING:
         return True
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or value.is_complex() or not is_exact(node):
         return False
-    if op_name(node) not in _ARITHMETIC or not value.is_floating_point():
+    if _rounding(node) is Rounding.NONE or not value.is_floating_point():
         return True
     return value.device.type == "cpu" and (value.dtype.itemsize > 2 or is_rounded(node))
 
@@ -152,7 +150,7 @@ def _selects(node: fx.Node) -> bool:
     """Whether an op is discontinuous, or its derivative, or makes more of 16 bits, which show the rounding."""
     if node.op != "call_function":
         return False
-    if op_name(node) in _KINKED or any(decides(node, a) for a in node.all_input_nodes):
+    if _continuity(node) is Continuity.KINKS or any(decides(node, a) for a in node.all_input_nodes):
         return True
     return _itemsize(node) > 2 and any(_itemsize(a) == 2 for a in node.all_input_nodes)  # a cast, or a promotion
 

@@ -20,21 +20,11 @@ _OTHERS = """
 SMOOTH = frozenset([*_OTHERS.split(), *(name for name, op in _OPS if not op.kink and not op.domain)])
 """Ops that are defined everywhere and infinitely differentiable. (Comparisons are constant.)"""
 
+_ORDER = "max min amax amin aminmax median kthvalue mode cummax cummin sort topk"
 KINKS = {
     **{name: op.kink for name, op in _OPS if op.kink},
-    "max": "max where elements are equal",
-    "min": "min where elements are equal",
-    "amax": "amax where elements are equal",
-    "amin": "amin where elements are equal",
-    "aminmax": "aminmax where elements are equal",
-    "median": "median where elements are equal",
-    "kthvalue": "kthvalue where elements are equal",
-    "mode": "mode where elements are equal",
-    "cummax": "cummax where elements are equal",
-    "cummin": "cummin where elements are equal",
+    **{name: f"{name} where elements are equal" for name in _ORDER.split()},
     "max_pool2d_with_indices": "max pooling where elements are equal",
-    "sort": "sort where elements are equal",
-    "topk": "topk where elements are equal",
     "linalg_vector_norm": "a norm at 0",
     "norm": "a norm at 0",
     "_cdist_forward": "a distance at 0",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.ops.bounds import exact
 from pullback.ops.lowering import Arguments, Lowering, Number, call
-from pullback.ops.record import Given, PointwiseOp, TermOp
+from pullback.ops.record import Continuity, Given, PointwiseOp, Rounding, TermOp
 
 _PYTORCH = {"lowering": "left to PyTorch's kernel"}
 _DECOMPOSED = {"lowering": "kernels/decompositions.py writes it in e = exp(−|x|), which it shares with others"}
@@ -79,6 +79,8 @@ OPS = (
         cost=0.5,
         is_analytic=False,
         kink="relu at 0",
+        continuity=Continuity.KINKS,
+        rounding=Rounding.NONE,
         lowering=call("relu", latency=1),
     ),
     PointwiseOp(
@@ -86,6 +88,7 @@ OPS = (
         aten=("relu6",),
         reading="where(self <= 0, 0, where(self >= 6, 6, self))",
         kink="relu6 at 0 and 6",
+        continuity=Continuity.KINKS,
         empty={"lowering": "PyTorch records it as hardtanh"},
     ),
     PointwiseOp(
@@ -93,16 +96,21 @@ OPS = (
         aten=("leaky_relu",),
         reading="where(self > 0, self, negative_slope*self)",
         kink="leaky_relu at 0",
+        continuity=Continuity.KINKS,
         lowering=Lowering(write=_leaky_relu, latency=3),
     ),
     PointwiseOp(
-        name="leaky_relu_backward", aten=("leaky_relu_backward",), lowering=call("leaky_relu_backward", 3, latency=3)
+        name="leaky_relu_backward",
+        aten=("leaky_relu_backward",),
+        continuity=Continuity.JUMPS,
+        lowering=call("leaky_relu_backward", 3, latency=3),
     ),
     PointwiseOp(
         name="prelu",
         aten=("_prelu_kernel",),
         reading="where(self > 0, self, weight*self)",
         kink="prelu at 0",
+        continuity=Continuity.KINKS,
         empty=_PYTORCH,
     ),
     # at 0 PyTorch takes the slope of the exponential, and no second derivative
@@ -114,6 +122,7 @@ OPS = (
             "scale*(alpha*expm1(input_scale*self))))"
         ),
         kink="elu (selu, celu) at 0",
+        continuity=Continuity.KINKS,
         lowering=Lowering(write=_elu),
     ),
     PointwiseOp(
@@ -121,14 +130,18 @@ OPS = (
         aten=("celu",),
         reading="where(self >= 0, self, alpha*expm1(self/alpha))",
         kink="elu (selu, celu) at 0",
+        continuity=Continuity.KINKS,
         lowering=Lowering(write=_celu),
     ),
-    PointwiseOp(name="elu_backward", aten=("elu_backward",), lowering=Lowering(write=_elu_backward)),
+    PointwiseOp(
+        name="elu_backward", aten=("elu_backward",), continuity=Continuity.JUMPS, lowering=Lowering(write=_elu_backward)
+    ),
     PointwiseOp(
         name="hardsigmoid",
         aten=("hardsigmoid",),
         reading="where(self <= -3, 0, where(self >= 3, 1, (self + 3)/6))",
         kink="hardsigmoid at ±3",
+        continuity=Continuity.KINKS,
         lowering=call("hardsigmoid", latency=3),
     ),
     PointwiseOp(
@@ -136,6 +149,7 @@ OPS = (
         aten=("hardswish",),
         reading="where(self <= -3, 0, where(self >= 3, self, self*(self + 3)/6))",
         kink="hardswish at ±3",
+        continuity=Continuity.KINKS,
         lowering=call("hardswish", latency=3),
     ),
     PointwiseOp(
@@ -143,6 +157,7 @@ OPS = (
         aten=("softshrink",),
         reading="where(self > lambd, self - lambd, where(self < -lambd, self + lambd, 0))",
         kink="softshrink at its bounds",
+        continuity=Continuity.KINKS,
         empty=_PYTORCH,
     ),
     PointwiseOp(
@@ -150,6 +165,7 @@ OPS = (
         aten=("hardshrink",),
         reading="where(self > lambd, self, where(self < -lambd, self, 0))",
         kink="hardshrink at its bounds, where it jumps",
+        continuity=Continuity.JUMPS,
         empty=_PYTORCH,
     ),
     PointwiseOp(name="silu", aten=("silu",), reading="self*sigmoid(self)", lowering=call("silu")),

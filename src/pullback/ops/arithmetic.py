@@ -10,7 +10,7 @@ import torch
 
 from pullback.ops.bounds import ROUNDING, Interval, absolute, around, corners, either, exact
 from pullback.ops.lowering import Arguments, Lowering, Number, call, infix
-from pullback.ops.record import Given, PointwiseOp, TermOp
+from pullback.ops.record import Continuity, Given, PointwiseOp, Rounding, TermOp
 
 _PYTORCH = {"lowering": "left to PyTorch's kernel"}
 
@@ -99,6 +99,7 @@ OPS = (
         mpmath=lambda mp, a, b: a + b,
         is_commutative=True,
         symbol="+",
+        rounding=Rounding.CORRECT,
         lowering=Lowering(write=_scaled_sum("+"), overloads=_OVERLOADS, keywords=("alpha",), latency=1),
     ),
     TermOp(
@@ -112,12 +113,14 @@ OPS = (
         bounds=_sub_bounds,
         mpmath=lambda mp, a, b: a - b,
         symbol="-",
+        rounding=Rounding.CORRECT,
         lowering=Lowering(write=_scaled_sum("-"), overloads=_OVERLOADS, keywords=("alpha",), latency=1),
     ),
     PointwiseOp(
         name="rsub",
         aten=("rsub",),
         reading="other - alpha*self",
+        rounding=Rounding.CORRECT,
         lowering=Lowering(write=_reversed_difference, overloads=("Scalar",)),
     ),
     TermOp(
@@ -132,6 +135,7 @@ OPS = (
         mpmath=lambda mp, a, b: a * b,
         is_commutative=True,
         symbol="*",
+        rounding=Rounding.CORRECT,
         lowering=infix("*", overloads=_OVERLOADS, latency=1),
     ),
     TermOp(
@@ -148,6 +152,7 @@ OPS = (
         singular=("b",),
         domain="a division: the divisor must not be 0",
         symbol="/",
+        rounding=Rounding.CORRECT,
         lowering=call("div", 2, overloads=_OVERLOADS, latency=4),
     ),
     PointwiseOp(
@@ -157,6 +162,7 @@ OPS = (
         kink="floor_divide where the quotient is an integer, where it jumps",
         domain="floor_divide: the divisor must not be 0",
         symbol="//",
+        continuity=Continuity.STEPS,
         empty=_PYTORCH,
     ),
     PointwiseOp(
@@ -166,6 +172,7 @@ OPS = (
         kink="remainder at multiples of the divisor, where it jumps",
         domain="remainder: the divisor must not be 0",
         symbol="%",
+        continuity=Continuity.JUMPS,
         empty=_PYTORCH,
     ),
     PointwiseOp(
@@ -174,6 +181,7 @@ OPS = (
         reading=f"self - other*{truncated('self/other')}",
         kink="fmod at multiples of the divisor, where it jumps",
         domain="fmod: the divisor must not be 0",
+        continuity=Continuity.JUMPS,
         empty=_PYTORCH,
     ),
     TermOp(
@@ -185,6 +193,7 @@ OPS = (
         bounds=_neg_bounds,
         mpmath=lambda mp, a: -a,
         cost=0.3,
+        rounding=Rounding.NONE,
         lowering=call("neg", latency=1),
     ),
     TermOp(
@@ -199,6 +208,8 @@ OPS = (
         is_analytic=False,
         kink="abs at 0",
         is_method=True,
+        continuity=Continuity.KINKS,
+        rounding=Rounding.NONE,
         lowering=call("abs", latency=1, mirrored="abs"),
     ),
     TermOp(
@@ -212,6 +223,8 @@ OPS = (
         cost=0.5,
         is_analytic=False,
         kink="sgn at 0",
+        continuity=Continuity.STEPS,
+        rounding=Rounding.NONE,
         lowering=call("sign"),
     ),
     PointwiseOp(
@@ -219,6 +232,8 @@ OPS = (
         aten=("sign",),
         reading="sgn(self)",
         kink="sign at 0 (0 elsewhere)",
+        continuity=Continuity.STEPS,
+        rounding=Rounding.NONE,
         lowering=call("sign", latency=1),
     ),
     PointwiseOp(
@@ -226,6 +241,7 @@ OPS = (
         aten=("reciprocal",),
         reading="1/self",
         domain="reciprocal: its argument must not be 0",
+        rounding=Rounding.CORRECT,
         lowering=call("reciprocal", latency=4),
     ),
     PointwiseOp(

@@ -15,7 +15,7 @@ import torch
 from pullback.ops.arithmetic import sgn_ball
 from pullback.ops.bounds import Interval, even, lipschitz, monotone
 from pullback.ops.lowering import call
-from pullback.ops.record import TermOp
+from pullback.ops.record import Continuity, TermOp
 
 _NO_TRITON = {"triton": "libdevice has no scaled functions, and its others are not measured"}
 
@@ -67,6 +67,7 @@ OPS = (
         is_analytic=False,
         spelling="torch.special.i0e",
         kink="i0e at 0",
+        continuity=Continuity.KINKS,
         lowering=call("i0e", in_triton=False),
         empty=_NO_TRITON,
     ),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.ops.bounds import Bounds, Condition, Interval, either
 from pullback.ops.lowering import Lowering, Operands, call, infix
-from pullback.ops.record import PointwiseOp, TermOp
+from pullback.ops.record import PointwiseOp, Rounding, TermOp
 
 _PYTORCH = {"lowering": "left to PyTorch's kernel"}
 
@@ -102,6 +102,7 @@ def _comparison(
         is_condition=True,
         is_commutative=symmetric,
         symbol=symbol,
+        rounding=Rounding.NONE,
         lowering=call(name, 2, overloads=("Tensor", "Scalar"), operands=Operands.COMPARED, latency=1),
     )
 
@@ -147,6 +148,7 @@ OPS = (
         cost=0.3,
         is_condition=True,
         is_commutative=True,
+        rounding=Rounding.NONE,
         lowering=infix("&", **_TRUTHS),
     ),
     TermOp(
@@ -160,6 +162,7 @@ OPS = (
         cost=0.3,
         is_condition=True,
         is_commutative=True,
+        rounding=Rounding.NONE,
         lowering=infix("|", **_TRUTHS),
     ),
     TermOp(
@@ -171,14 +174,18 @@ OPS = (
         mpmath=lambda mp, a: not a,
         cost=0.3,
         is_condition=True,
+        rounding=Rounding.NONE,
         lowering=_not_lowering(),
     ),
-    PointwiseOp(name="logical_xor", aten=("logical_xor",), reading=_XOR, lowering=infix("^", **_TRUTHS)),
+    PointwiseOp(
+        name="logical_xor", aten=("logical_xor",), reading=_XOR, rounding=Rounding.NONE, lowering=infix("^", **_TRUTHS)
+    ),
     PointwiseOp(
         name="bitwise_and",
         aten=("bitwise_and",),
         reading="logical_and(self, other)",
         symbol="&",
+        rounding=Rounding.NONE,
         lowering=infix("&", **_BITS),
     ),
     PointwiseOp(
@@ -186,13 +193,27 @@ OPS = (
         aten=("bitwise_or",),
         reading="logical_or(self, other)",
         symbol="|",
+        rounding=Rounding.NONE,
         lowering=infix("|", **_BITS),
     ),
-    PointwiseOp(name="bitwise_xor", aten=("bitwise_xor",), reading=_XOR, symbol="^", lowering=infix("^", **_BITS)),
-    PointwiseOp(name="bitwise_not", aten=("bitwise_not",), reading="logical_not(self)", lowering=_not_lowering()),
+    PointwiseOp(
+        name="bitwise_xor",
+        aten=("bitwise_xor",),
+        reading=_XOR,
+        symbol="^",
+        rounding=Rounding.NONE,
+        lowering=infix("^", **_BITS),
+    ),
+    PointwiseOp(
+        name="bitwise_not",
+        aten=("bitwise_not",),
+        reading="logical_not(self)",
+        rounding=Rounding.NONE,
+        lowering=_not_lowering(),
+    ),
     # a term has an exact value where it has one at all
-    PointwiseOp(name="isnan", aten=("isnan",), reading="0 != 0", lowering=_class_test("isnan")),
-    PointwiseOp(name="isinf", aten=("isinf",), reading="0 != 0", lowering=_class_test("isinf")),
+    PointwiseOp(name="isnan", aten=("isnan",), reading="0 != 0", rounding=Rounding.NONE, lowering=_class_test("isnan")),
+    PointwiseOp(name="isinf", aten=("isinf",), reading="0 != 0", rounding=Rounding.NONE, lowering=_class_test("isinf")),
     PointwiseOp(
         name="isfinite",
         aten=("isfinite",),

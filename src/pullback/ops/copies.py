@@ -6,16 +6,23 @@
 from __future__ import annotations
 
 from pullback.ops.lowering import Lowering, Operands, call
-from pullback.ops.record import PointwiseOp
+from pullback.ops.record import PointwiseOp, Rounding
 
 _PYTORCH = {"lowering": "left to PyTorch: it depends on the values of another tensor"}
 
 OPS = (
-    PointwiseOp(name="copy", aten=("clone", "alias", "detach"), reading="self", lowering=call("", latency=1)),
+    PointwiseOp(
+        name="copy",
+        aten=("clone", "alias", "detach"),
+        reading="self",
+        rounding=Rounding.NONE,
+        lowering=call("", latency=1),
+    ),
     PointwiseOp(
         name="cast",
         aten=("_to_copy",),
         reading="self",
+        rounding=Rounding.NONE,
         lowering=Lowering(write=str, operands=Operands.SELECTED, latency=1),
     ),
     PointwiseOp(

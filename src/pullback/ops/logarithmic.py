@@ -9,7 +9,7 @@ import torch
 from pullback.ops.balls import method
 from pullback.ops.bounds import Interval, monotone
 from pullback.ops.lowering import call
-from pullback.ops.record import Given, PointwiseOp, TermOp
+from pullback.ops.record import Continuity, Given, PointwiseOp, TermOp
 
 
 def _log2_ball(a: Any) -> Any:
@@ -91,7 +91,12 @@ OPS = (
         domain="logit: its argument must lie in (0, 1)",
         lowering=call("logit", plain=True),
     ),
-    PointwiseOp(name="logit_backward", aten=("logit_backward",), lowering=call("logit_backward", 2, plain=True)),
+    PointwiseOp(
+        name="logit_backward",
+        aten=("logit_backward",),
+        continuity=Continuity.JUMPS,
+        lowering=call("logit_backward", 2, plain=True),
+    ),
     PointwiseOp(
         name="xlogy",
         aten=("xlogy",),

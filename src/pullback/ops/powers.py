@@ -10,7 +10,7 @@ import torch
 from pullback.ops.balls import line, method
 from pullback.ops.bounds import KERNEL, Interval, absolute, around, corners, either, masked, monotone
 from pullback.ops.lowering import Arguments, Lowering, call
-from pullback.ops.record import Given, PointwiseOp, TermOp
+from pullback.ops.record import Continuity, Given, PointwiseOp, TermOp
 
 
 def _hypot_ball(a: Any, b: Any) -> Any:
@@ -111,6 +111,7 @@ OPS = (
         cost=4,
         is_commutative=True,
         kink="hypot at 0",
+        continuity=Continuity.KINKS,
         lowering=call("hypot", 2),
     ),
     TermOp(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -29,6 +30,23 @@ _COMPOSITE = "its term is made of other ops, which have one"
 _BACKWARD = "autograd calls it, and formulas are read before autograd"
 
 
+class Continuity(enum.Enum):
+    """Continuity of an op in its operands, and of its derivative."""
+
+    SMOOTH = "both are continuous"
+    KINKS = "the derivative jumps"
+    JUMPS = "the op jumps"
+    STEPS = "the op jumps, and is constant between the jumps"
+
+
+class Rounding(enum.Enum):
+    """The last bits of an op's result, for real operands."""
+
+    NONE = "the result is an operand, a simple number or a truth value"
+    CORRECT = "IEEE 754 leaves one result"
+    FREE = "kernels may differ"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointwiseOp:
     """A pointwise op of PyTorch, or a part of one in the kernels.
@@ -39,6 +57,8 @@ class PointwiseOp:
         reading: an ATen call as a term.
         kink: where it is not smooth, for `explain`; empty for a smooth function.
         domain: where it is defined, for `explain`; empty if that is everywhere.
+        continuity: in each operand, wherever it is defined.
+        rounding: of its result.
         symbol: Python's infix operator for it.
         is_method: whether PyTorch code calls it as a method of its first operand.
         lowering: its function in the kernels.
@@ -51,6 +71,8 @@ class PointwiseOp:
     reading: Reading | None = None
     kink: str = ""
     domain: str = ""
+    continuity: Continuity = Continuity.SMOOTH
+    rounding: Rounding = Rounding.FREE
     symbol: str = ""
     is_method: bool = False
     lowering: Lowering | None = None

@@ -8,7 +8,7 @@ from pullback.ops.arithmetic import truncated
 from pullback.ops.balls import method
 from pullback.ops.bounds import exact
 from pullback.ops.lowering import call
-from pullback.ops.record import Given, PointwiseOp, TermOp
+from pullback.ops.record import Continuity, Given, PointwiseOp, Rounding, TermOp
 
 _NOT_QUICK = {"mpmath": "quick forms with it are not disputed"}
 
@@ -29,6 +29,8 @@ OPS = (
         bounds=exact(torch.floor),
         is_analytic=False,
         kink="floor at integers (0 elsewhere)",
+        continuity=Continuity.STEPS,
+        rounding=Rounding.NONE,
         lowering=call("floor", latency=3),
         empty=_NOT_QUICK,
     ),
@@ -41,6 +43,8 @@ OPS = (
         bounds=exact(torch.ceil),
         is_analytic=False,
         kink="ceil at integers (0 elsewhere)",
+        continuity=Continuity.STEPS,
+        rounding=Rounding.NONE,
         lowering=call("ceil", latency=3),
         empty=_NOT_QUICK,
     ),
@@ -49,6 +53,8 @@ OPS = (
         aten=("trunc",),
         reading=truncated("self"),
         kink="trunc at integers (0 elsewhere)",
+        continuity=Continuity.STEPS,
+        rounding=Rounding.NONE,
         lowering=call("trunc", latency=3),
     ),
     PointwiseOp(
@@ -56,6 +62,8 @@ OPS = (
         aten=("round",),
         reading=_round_reading,
         kink="round at half-integers (0 elsewhere)",
+        continuity=Continuity.STEPS,
+        rounding=Rounding.NONE,
         lowering=call("round", plain=True, latency=3),
     ),
     PointwiseOp(
@@ -63,6 +71,7 @@ OPS = (
         aten=("frac",),
         reading=f"self - {truncated('self')}",
         kink="frac at integers, where it jumps",
+        continuity=Continuity.JUMPS,
         lowering=call("frac", latency=3),
     ),
 )

@@ -8,7 +8,7 @@ import torch
 
 from pullback.ops.bounds import Condition, Interval, exact, masked
 from pullback.ops.lowering import Arguments, Lowering, Number, Operands, call
-from pullback.ops.record import Given, PointwiseOp, TermOp
+from pullback.ops.record import Continuity, Given, PointwiseOp, Rounding, TermOp
 
 _PYTORCH = {"lowering": "left to PyTorch's kernel"}
 _LARGER = "where({0} == {1}, 0.5, where({0} > {1}, 1, 0))"
@@ -71,6 +71,7 @@ OPS = (
         mpmath=lambda mp, condition, a, b: a if condition else b,
         is_analytic=False,
         kink="where, if the two sides differ at the border of its condition",
+        rounding=Rounding.NONE,
         lowering=_selected("self"),
         empty={"partials": "`stable/derivative.py` differentiates its branches"},
     ),
@@ -80,6 +81,7 @@ OPS = (
         reading="where(mask, value, self)",
         kink="masked_fill, at the border of its mask",
         is_method=True,
+        rounding=Rounding.NONE,
         lowering=_selected("Scalar"),
     ),
     TermOp(
@@ -94,6 +96,8 @@ OPS = (
         is_commutative=True,
         is_analytic=False,
         kink="maximum where its arguments are equal",
+        continuity=Continuity.KINKS,
+        rounding=Rounding.NONE,
         lowering=call("maximum", 2, latency=3),
     ),
     TermOp(
@@ -108,6 +112,8 @@ OPS = (
         is_commutative=True,
         is_analytic=False,
         kink="minimum where its arguments are equal",
+        continuity=Continuity.KINKS,
+        rounding=Rounding.NONE,
         lowering=call("minimum", 2, latency=3),
     ),
     PointwiseOp(
@@ -115,6 +121,7 @@ OPS = (
         aten=("fmax",),
         reading="where(self >= other, self, other)",
         kink="fmax where its arguments are equal",
+        continuity=Continuity.KINKS,
         empty=_PYTORCH,
     ),
     PointwiseOp(
@@ -122,6 +129,7 @@ OPS = (
         aten=("fmin",),
         reading="where(self <= other, self, other)",
         kink="fmin where its arguments are equal",
+        continuity=Continuity.KINKS,
         empty=_PYTORCH,
     ),
     PointwiseOp(
@@ -130,6 +138,8 @@ OPS = (
         reading=_clamp_reading,
         kink="clamp at its bounds",
         is_method=True,
+        continuity=Continuity.KINKS,
+        rounding=Rounding.NONE,
         lowering=Lowering(write=clamp, latency=3),
     ),
     PointwiseOp(
@@ -137,6 +147,8 @@ OPS = (
         aten=("clamp_min",),
         reading="where(self < min, min, self)",
         kink="clamp at its bound",
+        continuity=Continuity.KINKS,
+        rounding=Rounding.NONE,
         lowering=Lowering(write=clamp, latency=3),
     ),
     PointwiseOp(
@@ -144,6 +156,8 @@ OPS = (
         aten=("clamp_max",),
         reading="where(self > max, max, self)",
         kink="clamp at its bound",
+        continuity=Continuity.KINKS,
+        rounding=Rounding.NONE,
         lowering=Lowering(write=_clamp_max, latency=3),
     ),
     PointwiseOp(
@@ -151,28 +165,41 @@ OPS = (
         aten=("hardtanh",),
         reading="where(self <= min_val, min_val, where(self >= max_val, max_val, self))",
         kink="hardtanh at its bounds",
+        continuity=Continuity.KINKS,
+        rounding=Rounding.NONE,
         lowering=Lowering(write=_hardtanh, latency=3),
     ),
     PointwiseOp(
-        name="hardtanh_backward", aten=("hardtanh_backward",), lowering=call("hardtanh_backward", 4, latency=3)
+        name="hardtanh_backward",
+        aten=("hardtanh_backward",),
+        continuity=Continuity.JUMPS,
+        rounding=Rounding.NONE,
+        lowering=call("hardtanh_backward", 4, latency=3),
     ),
     PointwiseOp(
         name="threshold",
         aten=("threshold",),
         reading="where(self <= threshold, value, self)",
         kink="threshold, where it jumps",
+        continuity=Continuity.JUMPS,
+        rounding=Rounding.NONE,
         lowering=call("threshold", 3, latency=3),
     ),
     PointwiseOp(
-        name="threshold_backward", aten=("threshold_backward",), lowering=call("threshold_backward", 3, latency=3)
+        name="threshold_backward",
+        aten=("threshold_backward",),
+        continuity=Continuity.JUMPS,
+        rounding=Rounding.NONE,
+        lowering=call("threshold_backward", 3, latency=3),
     ),
     PointwiseOp(
         name="heaviside",
         aten=("heaviside",),
         reading="where(self > 0, 1, where(self == 0, values, 0))",
         kink="heaviside at 0, where it jumps",
+        continuity=Continuity.STEPS,
         empty=_PYTORCH,
     ),
     # where there is an exact value there is nothing to replace
-    PointwiseOp(name="nan_to_num", aten=("nan_to_num",), reading="self", empty=_PYTORCH),
+    PointwiseOp(name="nan_to_num", aten=("nan_to_num",), reading="self", continuity=Continuity.JUMPS, empty=_PYTORCH),
 )

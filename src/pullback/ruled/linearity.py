@@ -22,6 +22,8 @@ from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.captures import Captures, captures_of
 from pullback.graph.trace import functionalise
 from pullback.modes import RandomMode
+from pullback.ops.record import Continuity
+from pullback.ops.registry import BY_ATEN
 from pullback.ruled.rule import CallRecord, DerivativeRule
 
 _WORDS = {
@@ -255,20 +257,18 @@ def _transpose(image_of: Map, roots: Sequence[Tensor], cotangents: Sequence[Tens
     return list(torch.autograd.grad([i for i, _ in pairs], roots, [t for _, t in pairs], allow_unused=True))
 
 
-_WITHOUT_DERIVATIVE = frozenset(
-    {"sign", "sgn", "round", "floor", "ceil", "trunc", "heaviside", "floor_divide", "detach"}
-)
-"""Ops with no derivative, or a derivative of zeros: autograd's view of a map that uses them is not the map."""
-
-
 def _op_without_derivative(graph: fx.Graph) -> str:
-    """Return the name of an op without a derivative through which a result depends on an argument; empty if none."""
+    """Return the name of an op through which a result depends on an argument, and whose derivative is none or zeros.
+
+    Autograd's view of a map that uses such an op is not the map. The name is empty if there is none.
+    """
     graph.eliminate_dead_code()
     depending = set(graph.find_nodes(op="placeholder"))
     for node in graph.nodes:
         if node.op == "call_function" and depending.intersection(node.all_input_nodes):
             name = _name(node)
-            if name in _WITHOUT_DERIVATIVE or (name == "div" and node.kwargs.get("rounding_mode")):
+            is_step = name in BY_ATEN and BY_ATEN[name].continuity is Continuity.STEPS
+            if is_step or name == "detach" or node.kwargs.get("rounding_mode"):
                 return name
             depending.add(node)
     return ""

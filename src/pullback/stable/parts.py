@@ -22,7 +22,8 @@ from torch.fx.proxy import GraphAppendingTracer
 from pullback import _torch
 from pullback.errors import FormulaError, PullbackError, tell_mistake
 from pullback.ops.constants import VALUES
-from pullback.ops.registry import BY_ATEN, CONDITIONS
+from pullback.ops.record import Rounding
+from pullback.ops.registry import BY_ATEN, OPS
 from pullback.stable.formula import as_written
 from pullback.stable.meaning import Meaning, meaning_of
 from pullback.stable.term import Term, topological
@@ -140,8 +141,6 @@ def function_of_graph(graph: fx.Graph) -> Callable[..., Any]:
 
 
 _MOST_INPUTS = 3
-_PLAIN = CONDITIONS | {"mul", "div", "neg", "abs", "sgn", "maximum", "minimum", "relu", "where", "floor", "ceil"}
-"""Ops that are accurate, alone or composed."""
 _SUMS = frozenset({"add", "sub"})
 _ROOTS = frozenset({"sqrt", "rsqrt"})
 
@@ -330,7 +329,8 @@ def _is_pointwise(out: Any, given: Sequence[Any], ops: Sequence[Any], dtype: tor
 def _may_gain(term: Term) -> bool:
     """Whether a term can lose accuracy: products, quotients and roots of a single sum cannot."""
     terms = [t for t in topological([term]) if t.args]
-    if any(t.op not in _PLAIN | _SUMS | _ROOTS for t in terms) or sum(t.op in _SUMS for t in terms) > 1:
+    is_accurate = all(t.op in _ROOTS or OPS[t.op].rounding is not Rounding.FREE for t in terms)
+    if not is_accurate or sum(t.op in _SUMS for t in terms) > 1:
         return True
     # the square beneath a root overflows long before the root
     return any(below.op in ("mul", "div") for t in terms if t.op in _ROOTS for below in topological(t.args))

@@ -14,7 +14,7 @@ from pullback import _torch
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
 from pullback.graph.captures import overrides_attribute
-from pullback.graph.identity import ATOMS, identity, opened
+from pullback.graph.identity import ATOMS, identity, leaves_and_structure
 
 
 def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
@@ -75,10 +75,10 @@ class Call:
         key: `key_of` the arguments, if it is known and they hold no containers.
 
     Attributes:
-        leaves: arguments, with containers opened.
+        leaves: arguments, with containers leaves_and_structure.
         tensors: those that are tensors.
         key: see `key_of`; with the structure of the containers.
-        structure: the identity of that; empty where there are none, `None` where it has none (`opened`).
+        structure: the identity of that; empty where there are none, `None` where it has none (`leaves_and_structure`).
     """
 
     __slots__ = ("_positions", "_spec", "key", "leaves", "structure", "tensors")
@@ -90,7 +90,7 @@ class Call:
         self.leaves: Sequence[Any] = args
         self.structure: Hashable | None = ()
         if kwargs or any(isinstance(a, list | tuple | dict) for a in args):
-            self.leaves, self._spec, self.structure = opened((args, dict(kwargs)))
+            self.leaves, self._spec, self.structure = leaves_and_structure((args, dict(kwargs)))
         self._positions = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
         self.tensors: list[Tensor] = [self.leaves[i] for i in self._positions]
         if key is _UNKNOWN or self._spec is not None:
@@ -248,7 +248,7 @@ class Tree:
 
     def identity(self) -> Hashable | None:
         """Return a key shared by trees that differ in tensors alone; `None` if other values in them may change."""
-        leaves, _, structure = opened(self.filled([TENSOR] * self.template.count(TENSOR)))
+        leaves, _, structure = leaves_and_structure(self.filled([TENSOR] * self.template.count(TENSOR)))
         known = tuple([() if leaf is TENSOR else identity(leaf) for leaf in leaves])
         return None if structure is None or None in known else (structure, known)
 

@@ -27,7 +27,7 @@ class Derived:
         backend: of its kernels; `None` for that of all ops.
         chunk: rows per chunk of a loss (`pullback.function`).
         save: which residuals its plans keep (`pullback.function`).
-        reads: the user's functions, whose reads the plans guard; the formula, if none is given.
+        sources: the user's functions, whose captures the plans guard; the formula, if none is given.
 
     Attributes:
         name, formula: as given.
@@ -43,11 +43,11 @@ class Derived:
         backend: Backend | None,
         chunk: int | str | None = None,
         save: Save | None = None,
-        reads: tuple[Callable[..., Any], ...] = (),
+        sources: tuple[Callable[..., Any], ...] = (),
     ) -> None:
         self.name, self.formula = name, formula
         self.stable = StableForms(formula) if stable else None
-        self.plans = Plans(name, self.functions, reads or (formula,), backend, chunk=chunk)
+        self.plans = Plans(name, self.functions, sources or (formula,), backend, chunk=chunk)
         self.save = save
 
     @property
@@ -87,7 +87,7 @@ class Derived:
         forms = None if self.stable is None else self.stable.compiled(args, kwargs)
         if forms is None:
             return self.formula(*args, **kwargs)
-        self.formula(*args)  # for Dynamo's guards on reads; the result is dropped
+        self.formula(*args)  # for Dynamo's guards on captures; the result is dropped
         return forms(*args)
 
     def recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -361,25 +361,25 @@ def _recorded_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Record whether an old-style forward saves a computed value, hiding its dependence on the inputs from autograd."""
 
     @functools.wraps(forward)
-    def noted(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        noting = RecordingContext(ctx)
-        result = forward(noting, *args, **kwargs)
-        save_sources(noting, (*args, *kwargs.values()), result)
+    def recorded(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        recording = RecordingContext(ctx)
+        result = forward(recording, *args, **kwargs)
+        save_sources(recording, (*args, *kwargs.values()), result)
         return result
 
-    return noted
+    return recorded
 
 
 def _recorded_setup(setup: Callable[..., Any]) -> Callable[..., Any]:
     """Record the same for a `setup_context`."""
 
     @functools.wraps(setup)
-    def noted(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        noting = RecordingContext(ctx)
-        setup(noting, inputs, output)
-        save_sources(noting, inputs, output)
+    def recorded(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        recording = RecordingContext(ctx)
+        setup(recording, inputs, output)
+        save_sources(recording, inputs, output)
 
-    return noted
+    return recorded
 
 
 def _guarded_jvp(name: str, jvp: Callable[..., Any]) -> Callable[..., Any]:

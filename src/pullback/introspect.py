@@ -191,7 +191,7 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms
     beside = sum(s.bytes for s in saved if not s.alive)
     sections.append(f"Saved for backward: {beside} bytes beside what is alive anyway.")
     sections += [f"    {s}" for s in saved]
-    sections += _nature(shown, args, kwargs, op.kind)
+    sections += _kinks_and_domain(shown, args, kwargs, op.kind)
     sections.append(f"Runs {how}.")
     return "\n".join([*sections, *stable_notes(forms)]) + "\n"
 
@@ -210,7 +210,7 @@ def stable_notes(forms: Forms | None) -> list[str]:
     return lines
 
 
-def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> list[str]:
+def _kinks_and_domain(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> list[str]:
     """Return the kinks and the domain of a formula; those of foreign code are unknown."""
     of = " of the formula" if kind == "ruled" else ""
     graph = _traced(shown, args, kwargs, 0)

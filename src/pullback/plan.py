@@ -152,27 +152,27 @@ def make_plan(
     call: Call,
     name: str,
     functions: Functions,
-    reads: Captures,
+    captures: Captures,
     grad: bool,
     backend: Backend,
     trace: Trace = trace_ops,
 ) -> Plan:
-    """Trace a call and plan calls like it; `reads` are those of the formulas.
+    """Trace a call and plan calls like it; `captures` are those of the formulas.
 
     Raises:
         FormulaError: if the formula has no derivative, or returns no tensor.
     """
     # anomaly detection asks for values; tensors made in inference mode have no version counter
     with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False), torch.inference_mode(False):
-        return _make_plan(call, name, functions, reads, grad, backend, trace)
+        return _make_plan(call, name, functions, captures, grad, backend, trace)
 
 
 def _make_plan(
-    call: Call, name: str, functions: Functions, reads: Captures, grad: bool, backend: Backend, trace: Trace
+    call: Call, name: str, functions: Functions, captures: Captures, grad: bool, backend: Backend, trace: Trace
 ) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return InlinePlan(call.obstacle)  # not all have a fake
-    if known := call.obstacle or reads.obstacle:
+    if known := call.obstacle or captures.obstacle:
         return InlinePlan(known)  # run without values, it might keep tensors that have none
     structure: list[Any] = []
     flat_value = call.flat(functions.value, structure)
@@ -213,18 +213,18 @@ def _make_plan(
     if not joint.connected:
         return InlinePlan("no output depends on an input that requires grad")
     native = flat if functions.native is functions.derivative else call.flat(functions.native)
-    current = while_current(native, reads, name)
+    current = while_current(native, captures, name)
     return _kernel_plan(name, joint, current, facts.outputs, structure[0], functions.exact, backend)
 
 
 _NOT_ASKED = "no gradient is asked for"
 
 
-def while_current(formula: Callable[..., Any], reads: Captures, name: str) -> Callable[..., Any]:
-    """Return a formula that raises, in place of recomputing an earlier call, once one of its reads has changed."""
+def while_current(formula: Callable[..., Any], captures: Captures, name: str) -> Callable[..., Any]:
+    """Return a formula that raises, in place of recomputing an earlier call, after one of its captures has changed."""
 
     def native(*tensors: Tensor) -> Any:
-        if not reads.unchanged():
+        if not captures.unchanged():
             raise DerivativeError(
                 f"what {name} reads from around it (a global, a closed-over variable, a function) has changed between "
                 "the call and its derivative of higher order, which computes the formula again: pass it as an argument."

@@ -48,7 +48,7 @@ class Plans:
     Args:
         name: of the op.
         functions: returns the functions of a call.
-        sources: the user's functions, whose reads are guarded.
+        sources: the user's functions, whose captures are guarded.
         backend: of the kernels; `None` for the one set for all ops.
         recorded: whether backwards that autograd records run by plans too.
         chunk: rows per chunk of a loss that runs by chunks; "auto" chooses by size.
@@ -71,7 +71,7 @@ class Plans:
         self._name, self._functions, self._sources, self._backend = name, functions, sources, backend
         self._recorded, self._chunk = recorded, chunk
         self._made_for: Hashable = None
-        self._reads: Captures | None = None
+        self._captures: Captures | None = None
         self._lock = threading.Lock()
         self._waiting = self._hits = 0
         self._sizes = Sizes(self.backend)
@@ -87,10 +87,10 @@ class Plans:
 
     def known(self, key: Hashable) -> Plan | None:
         """Return the plan of a kind of call, if there is one and it still holds."""
-        reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
-        if plan is None or reads is None or self._made_for != made_for(self._backend or settings.backend()):
+        captures, plan = self._captures, self.plans.get(key)  # in this order: another thread renews the plans first
+        if plan is None or captures is None or self._made_for != made_for(self._backend or settings.backend()):
             return None
-        if not reads.unchanged():
+        if not captures.unchanged():
             return None
         if self._waiting:
             self._hits += 1
@@ -105,8 +105,8 @@ class Plans:
         if not node.EXTENSION.is_there():
             return
         with self._lock:
-            if self._reads is not None and self._waiting:
-                table = node.table_of(self._name, self._reads, self.plans)
+            if self._captures is not None and self._waiting:
+                table = node.table_of(self._name, self._captures, self.plans)
                 if self._made_for == made_for(self.backend):  # the table depends on the settings at that time
                     self.table, self._waiting = table, 0
 
@@ -120,7 +120,7 @@ class Plans:
     def forget(self) -> None:
         """Drop all plans: the op's functions have changed."""
         with self._lock:
-            self._reads = self.table = None
+            self._captures = self.table = None
 
     def of(self, call: Call, grad: bool) -> Plan:
         """Return the plan of a call; concurrent first calls trace only once.
@@ -130,15 +130,15 @@ class Plans:
         """
         with self._lock:
             backend = self.backend
-            if self._reads is None or made_for(backend) != self._made_for or not self._reads.unchanged():
+            if self._captures is None or made_for(backend) != self._made_for or not self._captures.unchanged():
                 self.plans.clear()
                 self._sizes, self._traced = Sizes(backend), 0
                 self.table = None
-                self._made_for, self._reads = made_for(backend), captures_of(*self._sources)
+                self._made_for, self._captures = made_for(backend), captures_of(*self._sources)
             key = call.key if call.key is not None else _kind_of(call)
             plan = self.plans.get(key)
             if plan is None:
-                plan = self._new(call, grad, self._reads, backend)
+                plan = self._new(call, grad, self._captures, backend)
                 if plan is None:
                     return InlinePlan(f"it has been called in more than {MAX_TRACES} ways")
                 if len(self.plans) >= MAX_PLANS:
@@ -150,16 +150,16 @@ class Plans:
                     self.example = call.example()
             return plan
 
-    def _new(self, call: Call, grad: bool, reads: Captures, backend: Backend) -> Plan | None:
+    def _new(self, call: Call, grad: bool, captures: Captures, backend: Backend) -> Plan | None:
         """Make a plan; none if too many have been traced."""
         functions = self._functions(call)
         if self._chunk is not None:  # by the formula, the call might not fit into memory
             from pullback.chunked.plan import chunk_plan
 
-            return chunk_plan(call, self._name, functions, reads, grad, backend, self._chunk)
+            return chunk_plan(call, self._name, functions, captures, grad, backend, self._chunk)
 
         def make(trace: Trace) -> Plan:
-            plan = make_plan(call, self._name, functions, reads, grad, backend, trace)
+            plan = make_plan(call, self._name, functions, captures, grad, backend, trace)
             if not isinstance(plan, KernelPlan):
                 return plan
             if self._recorded and is_compiled(backend) and _has_next_order(plan.joint):
@@ -200,7 +200,7 @@ def _has_next_order(joint: Joint) -> bool:
 def _next_order(name: str, plan: KernelPlan, functions: Functions, backend: Backend) -> Callable[[Outputs], Gradients]:
     """Return the gradient of an op for recorded backwards, with separate plans for each set of used outputs.
 
-    The formula's reads are not guarded a second time: `plan.native` raises if they have changed.
+    The formula's captures are not guarded a second time: `plan.native` raises if they have changed.
     """
     return functools.cache(lambda outputs: _gradients_by_plans(name, plan, functions, backend, outputs))
 

@@ -41,7 +41,7 @@ class Relaxed(Derived):
         save: Save | None = None,
         exact_gradient: bool = False,
     ) -> None:
-        super().__init__(name, hard, False, backend, save=save, reads=(hard, soft))
+        super().__init__(name, hard, False, backend, save=save, sources=(hard, soft))
         self._native = relaxed(hard, soft, name)
         self._derivative = _derivative(hard, soft, name)
         self._exact = (True, exact_gradient)
@@ -221,9 +221,9 @@ def with_one_draw(first: Callable[[], Any], second: Callable[[], Any], name: str
     if not draws.states:
         return one, second()
     if _torch.in_proxy_tracing():
-        with _Draws(name) as again:
+        with _Draws(name) as second_draws:
             other = second()
-        if again.states:
+        if second_draws.states:
             raise _recorded(name)
         return one, other
     after = {g: g.get_state() for g in draws.states}

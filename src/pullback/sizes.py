@@ -133,9 +133,9 @@ def kind_and_sizes(call: Call, grad: bool, by_rows: bool) -> tuple[Hashable | No
     orders = [order_of(x.shape, x.stride()) for x in call.tensors]
     if None in orders or 0 in sizes:
         return None, sizes
-    each = iter(orders)
+    ordered = iter(orders)
     parts = [
-        (next(each), x.dtype, x.device, grad and x.requires_grad, by_rows and has_many_rows(x.shape))
+        (next(ordered), x.dtype, x.device, grad and x.requires_grad, by_rows and has_many_rows(x.shape))
         if isinstance(x, Tensor)
         else identity(x)
         for x in call.leaves

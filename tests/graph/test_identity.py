@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pullback
-from pullback.graph.identity import identity, opened, value_of
+from pullback.graph.identity import identity, leaves_and_structure, value_of
 
 NAN, OTHER_NAN = (struct.unpack("=d", struct.pack("=Q", bits))[0] for bits in (0x7FF8 << 48, 0xFFF8 << 48))
 
@@ -74,14 +74,14 @@ def test_what_may_change_or_is_of_a_class_of_the_users_has_none(value):
     ids=repr,
 )
 def test_containers_that_are_equal_or_alike_are_told_apart(one, other):
-    assert opened(one)[2] is not None
-    assert opened(one)[2] == opened(one)[2]
-    assert opened(one)[2] != opened(other)[2]
+    assert leaves_and_structure(one)[2] is not None
+    assert leaves_and_structure(one)[2] == leaves_and_structure(one)[2]
+    assert leaves_and_structure(one)[2] != leaves_and_structure(other)[2]
 
 
 @pytest.mark.parametrize("tree", [{Count.ONE: 0}, {frozenset({1}): 0}, {Point(0.0): 0}, [{object(): 0}]])
 def test_a_key_that_is_no_plain_value_has_no_identity(tree):
-    assert opened(tree)[2] is None
+    assert leaves_and_structure(tree)[2] is None
 
 
 def filled(x, options):

@@ -100,7 +100,7 @@ def test_what_inductor_cannot_compile_runs_in_pytorchs_kernels(monkeypatch):
         raise ValueError("no lowering\nand much more")
 
     monkeypatch.setattr(_torch, "compile_by_inductor", fails)
-    monkeypatch.setattr(backends, "_said", set())
+    monkeypatch.setattr(backends, "_warned", set())
     op = pullback.function(backend="inductor")(lambda x: x.exp() * 2)
     x = torch.randn(3, requires_grad=True)
     with pytest.warns(UserWarning, match=r"Inductor cannot compile a graph \(ValueError: no lowering\)\.$"):
@@ -189,7 +189,7 @@ def test_small_and_large_tensors_have_kernels_of_their_own(made, threads):
 @pytest.mark.slow
 def test_a_graph_is_not_compiled_without_end(made, monkeypatch):
     monkeypatch.setattr(inductor, "MOST_KERNELS", 1)
-    monkeypatch.setattr(backends, "_said", set())
+    monkeypatch.setattr(backends, "_warned", set())
     op = pullback.function(backend="inductor")(lambda x: x.sin().sum(-1))
     op(torch.randn(3, 5)), op(torch.randn(3, 6))
     for m in (5000, 7, 6000):
@@ -205,7 +205,7 @@ def test_what_inductor_cannot_compile_for_many_sizes_runs_in_pytorchs_kernels(mo
         raise ValueError("no lowering")
 
     monkeypatch.setattr(_torch, "compile_for_sizes", fails)
-    monkeypatch.setattr(backends, "_said", set())
+    monkeypatch.setattr(backends, "_warned", set())
     op = pullback.function(backend="inductor")(norm)
     agree(op, torch.randn(3, 5), torch.randn(5), first_derivatives)
     with pytest.warns(UserWarning, match=r"Inductor cannot compile a graph \(ValueError: no lowering\)\.$"):

@@ -338,7 +338,7 @@ def bare(monkeypatch, native, empty_cache, shared_cache):
     monkeypatch.setattr(headers, "folder", lambda: shared_cache / "headers")
     for name in ("_loaded", "_locks"):
         monkeypatch.setattr(build, name, {})
-    monkeypatch.setattr(backend, "_said", set())
+    monkeypatch.setattr(backend, "_warned", set())
     build.compiler.cache_clear()
     yield
     build.compiler.cache_clear()

@@ -143,7 +143,7 @@ def test_without_triton_native_says_what_to_install(monkeypatch):
 def _auto(monkeypatch):
     """What "auto" needs to compile, on any machine."""
     monkeypatch.setattr(backend, "_is_there", lambda: True)
-    monkeypatch.setattr(backend, "_said", set())
+    monkeypatch.setattr(backend, "_warned", set())
 
 
 @pytest.mark.usefixtures("_auto")

@@ -157,8 +157,8 @@ def _accumulate(graph: fx.Graph, n_sums: int, n_buffers: int) -> tuple[bool | No
     results: Any = output.args[0]
     last, transposed, added = graph.find_nodes(op="placeholder")[-1], list[bool | None](), []
     for result in results[n_sums : n_sums + n_buffers]:
-        base, turns = _turned(result)
-        transposed.append(turns if base is not None else None)
+        base, is_transposed = _without_transposes(result)
+        transposed.append(is_transposed if base is not None else None)
         if base is None:
             continue
         with graph.inserting_after(last):
@@ -173,12 +173,12 @@ def _accumulate(graph: fx.Graph, n_sums: int, n_buffers: int) -> tuple[bool | No
     return tuple(transposed)
 
 
-def _turned(result: Any) -> tuple[Any, bool]:
+def _without_transposes(result: Any) -> tuple[Any, bool]:
     """Return the matrix product that a result is a transpose of, and whether it is; the result where it is none."""
-    base, turns = result, False
+    base, is_transposed = result, False
     while isinstance(base, fx.Node) and base.target is _aten.t.default and len(base.users) == 1:
-        base, turns = base.args[0], not turns
-    return (base, turns) if isinstance(base, fx.Node) and _is_product(base) else (result, False)
+        base, is_transposed = base.args[0], not is_transposed
+    return (base, is_transposed) if isinstance(base, fx.Node) and _is_product(base) else (result, False)
 
 
 def _is_product(node: fx.Node) -> bool:

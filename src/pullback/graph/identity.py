@@ -43,7 +43,7 @@ def value_of(kind: type, bits: Any) -> Any:
     return _FLOAT.unpack(bits)[0] if kind is float else bits
 
 
-def opened(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
+def leaves_and_structure(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
     """Leaves of nested containers, their structure, and the identity of the structure.
 
     The identity is `None` if a container's class is neither Python's nor PyTorch's, or a dictionary's key may change.

@@ -136,10 +136,10 @@ def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Te
     return run
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def _warn(why: str) -> None:
-    if why not in _said:
-        _said.add(why)
+    if why not in _warned:
+        _warned.add(why)
         warnings.warn(f"ops run in PyTorch's kernels one by one: {why.rstrip('.')}.", stacklevel=2)

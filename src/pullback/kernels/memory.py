@@ -106,7 +106,7 @@ def with_workspace(graph: fx.Graph) -> list[Slot]:
     """Have a graph write its large results to slots, which it takes after its other inputs; return these."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     slots: list[Slot] = []
-    places: list[fx.Node] = []
+    buffers: list[fx.Node] = []
     busy_until: list[int] = []
     last = graph.find_nodes(op="placeholder")[-1]
     for node in list(graph.nodes):
@@ -122,10 +122,10 @@ def with_workspace(graph: fx.Graph) -> list[Slot]:
             busy_until.append(0)
             with graph.inserting_after(last):
                 last = graph.placeholder("slot")
-            places.append(last)
+            buffers.append(last)
         slots[free].numel, busy_until[free] = max(slots[free].numel, x.numel()), until
         with graph.inserting_before(node):
-            part = graph.call_function(_part, (places[free], x.numel(), list(x.shape)))
+            part = graph.call_function(_part, (buffers[free], x.numel(), list(x.shape)))
         node.target, by = _INTO[node.target]
         node.kwargs = {**node.kwargs, by: part}
     return slots

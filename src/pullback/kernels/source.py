@@ -55,7 +55,7 @@ def source_of(region: Region, header: str) -> Source:
         *(['#include "rows.h"', '#include "sums.h"'] if region.every_sum else []),
         *(['#include "column_sums.h"'] if region.column_sums else []),
         "",
-        *(guards.again() if guards else []),
+        *(guards.recomputation() if guards else []),
         *_span(region, writer, guards, stored, results),
         "",
         *_rest(stored, results, _added_to(region)),
@@ -199,7 +199,7 @@ class RecomputeGuards:
         self._given = [(f"x{i}", vector_of(node)) for i, node in enumerate(region.inputs)]
         self._started = False
 
-    def again(self) -> list[str]:
+    def recomputation(self) -> list[str]:
         """Return the record of a noted vector, and the function that recomputes it."""
         region = self._region
         writer = Writer(
@@ -208,8 +208,8 @@ class RecomputeGuards:
         results = [lowerings.STORED[value_of(node).dtype] for node in region.stored]
         given = [*(f"{vector} {x}" for x, vector in self._given), *(f"{t}* q{i}" for i, t in enumerate(results))]
         return [
-            f"struct Noted {{ {' '.join(f'{vector} {x};' for x, vector in self._given)} int64_t at; }};",
-            f"__attribute__((noinline, cold)) static void again({', '.join(given)}) {{",
+            f"struct Doubtful {{ {' '.join(f'{vector} {x};' for x, vector in self._given)} int64_t at; }};",
+            f"__attribute__((noinline, cold)) static void recompute({', '.join(given)}) {{",
             *(f"  {line}" for line in writer.lines()),
             *(f"  store(q{i}, {writer.names[node]});" for i, node in enumerate(region.stored)),
             "}",
@@ -218,7 +218,7 @@ class RecomputeGuards:
 
     def arrays(self) -> list[str]:
         """Return the declarations of a tile's notes."""
-        return ["M doubtful[TILE];", "Noted noted[TILE];", "int64_t doubts = 0;"]
+        return ["M doubtful[TILE];", "Doubtful noted[TILE];", "int64_t doubts = 0;"]
 
     def lines(self, writer: Writer, stage: int) -> list[str]:
         """Return the lines of one loop before its stores."""
@@ -242,7 +242,12 @@ class RecomputeGuards:
     def end(self) -> list[str]:
         """Return the lines after the loops over a tile."""
         given = [*(f"one.{x}" for x in self._of("x")), *(f"q{i} + one.at" for i in range(len(self._region.stored)))]
-        return ["while (doubts) {", "  const Noted& one = noted[--doubts];", f"  again({', '.join(given)});", "}"]
+        return [
+            "while (doubts) {",
+            "  const Doubtful& one = noted[--doubts];",
+            f"  recompute({', '.join(given)});",
+            "}",
+        ]
 
     def _of(self, prefix: str) -> list[str]:
         return [f"{prefix}{i}" for i in range(len(self._region.inputs))]

@@ -66,7 +66,7 @@ def wait() -> None:
             EXTENSION.wait()
 
 
-def table_of(name: str, reads: Captures, plans: Mapping[Hashable, Plan]) -> Any:
+def table_of(name: str, captures: Captures, plans: Mapping[Hashable, Plan]) -> Any:
     """Return a table of those plans of an op that run in C++.
 
     Its method `call` takes the arguments of a call, in a tuple. It returns the op's result, or `NotImplemented` if the
@@ -75,13 +75,13 @@ def table_of(name: str, reads: Captures, plans: Mapping[Hashable, Plan]) -> Any:
     """
     assert EXTENSION.module is not None
     torch.autograd.graph.Node.register(EXTENSION.module.Node)  # PyTorch does so for its own nodes alone
-    watched = (*reads.watched, (vars(settings), "_backend", settings.chosen()))
+    watched = (*captures.watched, (vars(settings), "_backend", settings.chosen()))
     table = EXTENSION.module.Table(
         tuple((holder, key) if value is missing() else (holder, key, value) for holder, key, value in watched),
-        tuple(reads.codes),
-        reads.dtype,
-        reads.methods(),
-        reads.n_methods,
+        tuple(captures.codes),
+        captures.dtype,
+        captures.methods(),
+        captures.n_methods,
     )
     for key, plan in plans.items():
         if isinstance(plan, KernelPlan) and is_served(plan):

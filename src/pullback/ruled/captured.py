@@ -125,10 +125,10 @@ def _reads_only_arguments(rule: DerivativeRule, record: CallRecord) -> bool:
     for leaf in record.args.template:
         if leaf is not TENSOR and type(leaf) not in ATOMS:
             return False
-    reads = rule.reads
-    if reads is None or not (reads.obstacle or reads.unchanged()):
-        reads = rule.reads = captures_of(rule.formula)
-    return not reads.obstacle
+    captures = rule.captures
+    if captures is None or not (captures.obstacle or captures.unchanged()):
+        captures = rule.captures = captures_of(rule.formula)
+    return not captures.obstacle
 
 
 class _CaptureMode(TorchFunctionMode):

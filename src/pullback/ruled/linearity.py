@@ -37,17 +37,17 @@ Map = Callable[[Sequence[Tensor]], list[Tensor | None]]
 
 @dataclass(frozen=True, slots=True)
 class LinearityProof:
-    """Why a rule may not be transposed for one kind of call, and the reads of the rule at that time.
+    """Why a rule may not be transposed for one kind of call, and the captures of the rule at that time.
 
     Attributes:
         objection: empty if it may.
         may_be_declared: whether it may with `linear=True`.
-        reads: of the rule.
+        captures: of the rule.
     """
 
     objection: str
     may_be_declared: bool
-    reads: Captures
+    captures: Captures
 
 
 def objection(
@@ -81,7 +81,7 @@ def objection(
     arguments = record.args.identity()
     key = (what, declared, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
-    if proof is None or not (declared or (arguments is not None and _holds(proof.reads))):
+    if proof is None or not (declared or (arguments is not None and _holds(proof.captures))):
         function = rule.vjp if what == "vjp" else rule.jvp
         xs, outs, rs = ([_factory_like(t) for t in group] for group in (tensors, outputs, saved))
         map_at = functools.partial(_vjp_at if what == "vjp" else _jvp_at, rule, record, xs, outs, rs, needs)
@@ -102,8 +102,8 @@ def objection(
     return unproven.format(why, or_declare if proof.may_be_declared else "")
 
 
-def _holds(reads: Captures) -> bool:
-    return not reads.obstacle and reads.unchanged()
+def _holds(captures: Captures) -> bool:
+    return not captures.obstacle and captures.unchanged()
 
 
 def require_linear_jvp(rule: DerivativeRule, args: list[Any]) -> None:

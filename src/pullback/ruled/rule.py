@@ -65,7 +65,7 @@ class DerivativeRule:
         proven: results of these proofs, for each kind of call.
         wants_needs: whether the vjp has a parameter `needs`.
         idle: positions of the parameters that the vjp never reads, or the jvp if there is no vjp.
-        reads: of the formula besides its arguments; `None` if not yet determined.
+        captures: of the formula; `None` if not yet determined.
     """
 
     name: str
@@ -79,7 +79,7 @@ class DerivativeRule:
     proven: dict[Any, Any] = field(default_factory=dict)
     wants_needs: bool = False
     idle: set[int] = field(default_factory=set)
-    reads: Captures | None = field(default=None, repr=False)
+    captures: Captures | None = field(default=None, repr=False)
 
     @property
     def is_given(self) -> bool:

@@ -148,12 +148,14 @@ def judge(formula: Formula, search: FormSearch, by: By, names: Sequence[str], lo
         after = after.worst(bench.errors(compiled(*(bench.inputs[n] for n in names))))
     how = "every number" if search.dtype.itemsize == 2 and len(names) == 1 else f"a sample of {len(fresh)}"
     if bench.written is None:
-        said = f"{_worst_in_words(after, fresh.points)}; as written there is no kernel; {how}"
-        return Judgement(Form(program, said), better=True, worse=False)
-    said = f"{_worst_in_words(after, fresh.points)}; as written {_worst_in_words(bench.written, fresh.points)}; {how}"
+        measured = f"{_worst_in_words(after, fresh.points)}; as written there is no kernel; {how}"
+        return Judgement(Form(program, measured), better=True, worse=False)
+    measured = (
+        f"{_worst_in_words(after, fresh.points)}; as written {_worst_in_words(bench.written, fresh.points)}; {how}"
+    )
     (spurious, ulp), (spurious_before, ulp_before) = _spurious_and_ulp(after), _spurious_and_ulp(bench.written)
     return Judgement(
-        Form(program, said),
+        Form(program, measured),
         better=(spurious, ulp + _BETTER) < (spurious_before, ulp_before),
         worse=not kept or bench.worse(after) or (spurious, ulp) > (spurious_before, max(ulp_before + _BETTER, _GOOD)),
     )

@@ -36,37 +36,38 @@ HEAD = """\
 # Where a derivative is kept
 
 Each row is a context: one way of differentiating an op. The derived ops, "formula of x³" and "Function of x³" return
-x³. The others return x but declare the derivatives of x³: a context that ignores the rule gives 1 instead of 3x². All
+x³. The others return x but declare the derivative of x³, so a context that ignores the rule gives 1 instead of 3x². All
 results are in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
-- **kept**: value and derivative are those of the op.
-- **refused**: an error that says what is wrong; for ops of Pullback it also names the op and says what to do.
+- **kept**: the value and the derivative are right.
+- **refused**: an error explains what is not supported; for ops of Pullback it also names the op and the remedy.
 - **error**: any other error, from inside PyTorch.
-- **SILENTLY WRONG**: no error, and another value or derivative.
+- **SILENTLY WRONG**: a wrong value or derivative without an error.
 
 `torch.compile` compiles whole graphs (`fullgraph=True`). Without that option the graph breaks at an op with a rule
-under a transform of `torch.func`; the op then runs in eager mode, and its derivative is kept.
+under a `torch.func` transform; the op then runs in eager mode, and its derivative is kept.
 
 The columns:
 
 - "derived", "relaxed" and "ruled" are the three kinds of `pullback.function`. "ruled by jvp" has only a jvp.
 - "derived, stable forms" has more accurate forms of its derivatives than those of the formula.
-- "derived, extremes and masks" takes a `maximum` of computed values and fills by a mask, so that its backward depends
-  on decisions of the forward.
+- "derived, extremes and masks" uses `maximum` and `masked_fill` on computed values, so that its backward depends on
+  decisions of the forward.
 - "formula of x³" is `x * x * x` in plain PyTorch; "Function of x³" an `autograd.Function` of it in the new style,
   without a `jvp`.
 - "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`; "Function, new style" has
-  `setup_context`, `backward`, `jvp` and `generate_vmap_rule`. Its errors under `torch.compile` are due to the `jvp`,
-  which that does not support.
+  `setup_context`, `backward`, `jvp` and `generate_vmap_rule`. `torch.compile` does not support the `jvp`, hence the
+  errors there.
 - `custom_op` is a `torch.library.custom_op` with a fake kernel, an autograd formula and a vmap rule.
 
-Two contexts are wrong for every op and for plain PyTorch, and are in no row:
+Two contexts are wrong for every op, and for plain PyTorch. The table does not contain them:
 
-- A function that AOTAutograd compiled (`torch.compile` with `"aot_eager"` or `"inductor"`), differentiated *twice, from
-  outside*. PyTorch is supposed to raise "does not currently support double backward". If the compiled backward reads
-  only intermediates, as that of `(x @ x) ** 3` does, it raises only if no other path leads to x. Otherwise, as in
+- Double backward through a function that AOTAutograd compiled (`torch.compile` with `"aot_eager"` or `"inductor"`).
+  PyTorch should raise "does not currently support double backward". But if the compiled backward reads only
+  intermediates, as that of `(x @ x) ** 3` does, it raises only if no other path leads to x. Otherwise, as in
   `autograd.grad(g.square().sum() + x.square().sum(), x)`, the second derivative silently lacks the compiled part.
-- `torch.cond` of branches that draw random numbers: its backward draws other numbers, and differentiates another draw.
+- `torch.cond` with branches that draw random numbers: its backward draws new numbers, so the gradient belongs to
+  another draw than the value.
 
 The code is in [tests/compose](../tests/compose/_ops.py).
 """

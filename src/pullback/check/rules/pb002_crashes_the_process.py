@@ -3,7 +3,7 @@
 ## What it finds
 The audit's process was killed by a signal (SIGSEGV, SIGBUS, SIGFPE, SIGABRT, …) that Pullback did not send. The finding
 names the signal, the rule and the case, and shows the last lines of output and the Python stack at that moment. The
-audit goes on in a new process without that case and rule; it starts four processes at most.
+audit goes on in a new process without that case and rule; it starts six processes at most.
 
 ## Why it hurts
 No `except` catches it, and training ends without a traceback. On other inputs the same code may not crash, and reads or

@@ -1,4 +1,4 @@
-"""Reports of fuzzing on batches that have ended."""
+"""What the fuzzer reports of a finished batch."""
 
 from types import SimpleNamespace
 
@@ -20,12 +20,12 @@ CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
         (-11, TRIAL + "agree('a = torch.randn(3).requires_grad_()', 'return a.exp()')", False),
     ],
 )
-def test_a_crash_is_pytorchs_if_its_side_alone_ends_so(status, text, is_of_pytorch, tmp_path):
+def test_crash_is_attributed_to_pytorch_if_its_side_alone_crashes(status, text, is_of_pytorch, tmp_path):
     (tmp_path / "last").write_text(text)
     process = SimpleNamespace(returncode=status)
     assert Batch("eager", 0, process, tmp_path).is_of_pytorch is is_of_pytorch
 
 
-def test_the_side_of_pytorch_runs_without_the_op(monkeypatch):
+def test_pytorch_side_runs_without_making_an_op(monkeypatch):
     monkeypatch.setattr("pullback.function", lambda *args, **kwargs: pytest.fail("an op is made"))
     in_pytorch("a = torch.randn(n).requires_grad_()", "return a.exp()", "backward(); second()", sizes={"n": 3})

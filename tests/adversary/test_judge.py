@@ -31,7 +31,7 @@ def judged(inputs, formula, context="backward()"):
     agree(inputs, formula, context, backend="eager", sizes=SIZES)
 
 
-def test_the_formula_agrees_with_itself(made):
+def test_formula_agrees_with_itself(made):
     made(lambda f, *xs: f(*xs))
     for dtype in ("torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"):
         judged(
@@ -52,13 +52,13 @@ def test_the_formula_agrees_with_itself(made):
         lambda f, a: f(a * 1 if torch.is_grad_enabled() else a + 1) if a.detach().zero_().any() else f(a),
     ],
 )
-def test_what_is_wrong_is_told(made, change):
+def test_wrong_results_are_reported(made, change):
     made(change)
     with pytest.raises(AssertionError, match=r"output 0|gradient of a|writes to a"):
         judged(A, "return a.sigmoid()")
 
 
-def test_a_limit_at_an_infinite_input_is_right_and_elsewhere_a_dropped_nan_is_told(made):
+def test_limit_of_the_derivative_is_accepted_at_infinity_only(made):
     inputs = "a = torch.tensor([torch.inf, torch.nan, 1.0]).requires_grad_()"
     formula = "return torch.sigmoid(a) * torch.rsqrt(1 + torch.exp(a))"
 
@@ -90,7 +90,7 @@ def test_a_limit_at_an_infinite_input_is_right_and_elsewhere_a_dropped_nan_is_to
         judged("a = torch.randn(64).requires_grad_()", formula, "points(-1.0, 1.0)")
 
 
-def test_a_limit_in_place_of_nan_is_right_in_a_value_too_and_elsewhere_a_dropped_nan_is_told(made):
+def test_limit_of_the_value_is_accepted_at_infinity_only(made):
     inputs = "a = torch.tensor([torch.inf, torch.nan, 1.0])"
     formula = "return a.exp() / (1 + a.exp())"
     made(lambda f, a: torch.where(a.isinf(), 1.0, f(a)))
@@ -100,7 +100,7 @@ def test_a_limit_in_place_of_nan_is_right_in_a_value_too_and_elsewhere_a_dropped
         judged(inputs, formula)
 
 
-def test_what_float64_loses_in_a_cosine_is_not_held_against_a_better_value(made):
+def test_value_better_than_float64_cosine_is_accepted(made):
     made(lambda f, a: 2 * torch.sin(a / 2) ** 2)
     judged("a = torch.full((n,), 1e-9)", "return 1 - torch.cos(a)")
     made(lambda f, a: f(a) + 1e-6)
@@ -108,7 +108,7 @@ def test_what_float64_loses_in_a_cosine_is_not_held_against_a_better_value(made)
         judged("a = torch.full((n,), 1e-9)", "return 1 - torch.cos(a)")
 
 
-def test_what_is_divided_by_a_sum_that_cancels_to_0_has_no_digits(made):
+def test_quotient_by_a_sum_cancelling_to_zero_is_not_judged(made):
     formula = "return torch.log(a + torch.sqrt(a * a + 1))"
     made(lambda f, a: f(a.double()).to(a.dtype))
     judged("a = torch.full((n,), -70.0).bfloat16().requires_grad_()", formula)
@@ -118,13 +118,13 @@ def test_what_is_divided_by_a_sum_that_cancels_to_0_has_no_digits(made):
         judged("a = torch.full((n,), -0.7).bfloat16().requires_grad_()", formula)
 
 
-def test_a_wrong_gradient_alone_is_told(made):
+def test_wrong_gradient_with_right_value_is_reported(made):
     made(lambda f, a: f(a).detach() + 1.001 * (f(a) - f(a).detach()))
     with pytest.raises(AssertionError, match="gradient of a"):
         judged(A, "return a.sin()")
 
 
-def test_an_error_is_told_where_pytorch_has_none(made):
+def test_error_is_reported_where_pytorch_raises_none(made):
     def fails(f, a):
         raise RuntimeError("no")
 
@@ -134,8 +134,8 @@ def test_an_error_is_told_where_pytorch_has_none(made):
     assert wrongs(Trial(Program(A, "return a.nothing()", SIZES), backend="eager")) is None
 
 
-def test_other_roundings_are_not_wrong(made):
-    """A sum in another order, a result rounded once where PyTorch rounds twice, an extreme that may go either way."""
+def test_other_roundings_are_accepted(made):
+    """A sum in another order, a result rounded once where PyTorch rounds twice, a tie of two maxima."""
     made(lambda f, a: f(a.double()).to(a.dtype))
     judged(A, "return (a * a - a * 0.5).sum(0)")
     judged("a = torch.randn(n, m).bfloat16().requires_grad_()", "return (a * a + a).amax(-1)")
@@ -145,7 +145,7 @@ BY_AN_ULP = "a = torch.randn(n, m).to({}).requires_grad_()", "return torch.where
 
 
 @pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16"])
-def test_numbers_of_16_bits_that_nothing_rounds_are_exact(made, dtype):
+def test_unrounded_16_bit_values_must_be_exact(made, dtype):
     made(lambda f, a: f(a))
     judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
     made(lambda f, a: (_next(f(a)[0]), f(a)[1]))
@@ -154,12 +154,12 @@ def test_numbers_of_16_bits_that_nothing_rounds_are_exact(made, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"])
-def test_an_ulp_is_not_wrong_where_something_is_rounded(made, dtype):
+def test_one_ulp_is_accepted_where_a_step_rounds(made, dtype):
     made(lambda f, a: (f(a)[0], _next(f(a)[1])))
     judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
 
 
-def test_which_of_infinities_and_nan_rounding_leads_to_is_chance(made):
+def test_infinity_and_nan_are_interchangeable_where_rounding_decides(made):
     """In 16 bits the denominator is 0."""
     made(lambda f, a: torch.where(f(a).isfinite(), f(a), -torch.inf))
     judged(A.replace(")", ").bfloat16()", 1), "b = (a * 0 + 1.001) - 1\nreturn b / b")
@@ -167,21 +167,21 @@ def test_which_of_infinities_and_nan_rounding_leads_to_is_chance(made):
         judged(A, "b = (a * 0 + 1) - 1\nreturn b / b")
 
 
-def test_slopes_round_in_each_of_their_steps(made):
-    """Near the zero of a slope another order of its steps has another error, of some ulps of its terms."""
+def test_derivative_may_round_in_each_step(made):
+    """Near a zero of the derivative, another order of its steps changes it by some ulps of its terms."""
     made(lambda f, a: 0.5 * a * (1 + torch.tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))))
     judged("a = (torch.rand(4000) * 1e-3 - 0.7529).requires_grad_()", "return F.gelu(a, approximate='tanh')")
 
 
-def test_next_to_a_root_of_sinc_its_sign_is_chance(made):
+def test_either_sign_is_accepted_next_to_a_root_of_sinc(made):
     """The product with π is rounded: sinc(301) may be above 0 or below, and a comparison with it go either way."""
     formula = "return torch.where(a * 1e-20 > a.sinc(), a * 1.0, a.detach())"
     made(lambda f, a: torch.where(a * 1e-20 > -a.sinc(), a * 1.0, a.detach()))
     judged("a = (torch.ones(n, m) * 301).requires_grad_()", formula)
 
 
-def test_where_float16_overflows_a_finite_result_is_not_judged(made):
-    """PyTorch gives NaN there, and so do all runs. In float32 such results are held against the truth."""
+def test_finite_result_is_not_judged_where_float16_overflows(made):
+    """PyTorch gives NaN there, and so do all runs. In float32 such results are compared with the exact ones."""
     made(lambda f, a: torch.where(f(a).isnan(), 0.5, f(a)))
     inputs = "a = torch.full((n,), {}).to({}).requires_grad_()"
     formula = "b = a.detach() * 300.0\n" + 16 * "b = b * 1.5\n" + "return a * 0 + b / b"
@@ -190,8 +190,8 @@ def test_where_float16_overflows_a_finite_result_is_not_judged(made):
         judged(inputs.format(3e38, "torch.float32"), formula)
 
 
-def test_where_a_step_overflows_rounding_is_measured_beyond_the_range(made):
-    """At 10²⁰ PyTorch has ∞ / ∞ here. Of the slope 1/a − 1/a bfloat16 may leave 10¹⁷, and not 10²¹."""
+def test_rounding_of_an_overflowing_step_is_measured_beyond_the_range(made):
+    """At 1/a = 10²⁰ PyTorch has ∞ / ∞. Of the derivative 1/a − 1/a, bfloat16 may leave 10¹⁷, but not 10²¹."""
     inputs = "a = torch.full((n,), 1e-20).bfloat16().requires_grad_()"
     formula = "b = a.reciprocal()\nc = b * b\nreturn (c * c) / (c * b) * a"
     for slope, is_right in ((1e17, True), (1e21, False)):
@@ -203,7 +203,7 @@ def test_where_a_step_overflows_rounding_is_measured_beyond_the_range(made):
                 judged(inputs, formula)
 
 
-def test_below_the_normal_numbers_an_ulp_is_not_relative(made):
+def test_ulp_of_subnormal_numbers_is_absolute(made):
     """exp(-740.3) is 63 units of the smallest number, and it is multiplied by -740.3."""
     smallest = 5e-324
     made(lambda f, a: a * (a.exp() + smallest))
@@ -214,7 +214,7 @@ def test_below_the_normal_numbers_an_ulp_is_not_relative(made):
 
 
 @pytest.mark.parametrize(("dtype", "is_told"), [("float32", False), ("bfloat16", False), ("float16", True)])
-def test_what_has_no_normal_number_may_be_0_where_pytorchs_kernels_make_it_0(made, dtype, is_told):
+def test_subnormal_results_may_be_flushed_where_pytorch_flushes_them(made, dtype, is_told):
     made(lambda f, a: f(a) - f(a).detach())
     inputs = f"a = torch.full((n, m), torch.finfo(torch.{dtype}).smallest_normal).to(torch.{dtype}).requires_grad_()"
     with pytest.raises(AssertionError, match="output 0") if is_told else contextlib.nullcontext():
@@ -223,21 +223,21 @@ def test_what_has_no_normal_number_may_be_0_where_pytorchs_kernels_make_it_0(mad
         judged(inputs, "return a * 2.1")
 
 
-def test_a_mean_within_an_op_is_rounded(made):
-    """Of one number x, x - mean(x) is 0; PyTorch's layer_norm in 16 bits computes x · rstd - mean · rstd."""
+def test_mean_inside_an_op_may_be_rounded(made):
+    """For a single x, x − mean(x) is 0; PyTorch's 16-bit layer_norm computes x · rstd − mean · rstd."""
     made(lambda f, a: torch.where(torch.arange(len(a))[:, None] % 7 == 0, 1e-6, f(a)))
     judged("a = torch.full((n, 1), 0.25).bfloat16().requires_grad_()", "return F.layer_norm(a, (1,))")
 
 
 @pytest.mark.slow
-def test_points_are_where_pieces_end(made):
+def test_gradient_is_judged_at_the_ends_of_pieces(made):
     made(lambda f, a: torch.where((a >= -1) & (a <= 1), a, a.detach().clamp(-1, 1)))
     judged(A, "return F.hardtanh(a)")
     with pytest.raises(AssertionError, match=r"gradient of a \(edges\)"):
         judged(A, "return F.hardtanh(a)", "points(-1.0, 0.0, 1.0)")
 
 
-def test_nothing_is_more_exact_than_float64(made):
+def test_float64_results_may_be_off_by_what_float64_loses(made):
     """PyTorch's GELU cancels in its tail: a float64 result may differ from it there, by no more than it loses."""
     made(lambda f, a: 0.5 * a * torch.erfc(-a * 0.5**0.5))
     judged("a = (-torch.rand(n, m) - 7).double().requires_grad_()", "return F.gelu(a)")
@@ -246,7 +246,7 @@ def test_nothing_is_more_exact_than_float64(made):
         judged("a = torch.rand(n, m).double().requires_grad_()", "return F.gelu(a)")
 
 
-def test_an_extreme_that_is_0_has_either_sign(made):
+def test_zero_extreme_may_have_either_sign(made):
     made(lambda f, a: f(a + 0.0))
     judged("a = (-torch.zeros(n, m)).requires_grad_()", "return 1 / a.amin(-1)")
     made(lambda f, a: f(-a))
@@ -254,13 +254,13 @@ def test_an_extreme_that_is_0_has_either_sign(made):
         judged("a = (-torch.rand(n, m) - 0.5).requires_grad_()", "return 1 / a.amin(-1)")
 
 
-def test_a_slope_of_nan_is_that_of_either_side(made):
-    """As PyTorch's vectors and what fills none have it."""
+def test_derivative_at_nan_may_be_that_of_either_piece(made):
+    """PyTorch's vectorised loop and its scalar remainder differ in it."""
     made(lambda f, a: torch.where((a > -1) & (a < 1), a, a.detach().clamp(-1, 1)))
     judged("a = torch.full((33,), torch.nan).requires_grad_()", "return F.hardtanh(a)")
 
 
-def test_the_sign_of_a_nan_is_chance(made):
+def test_nan_may_have_either_sign(made):
     made(lambda f, a: -f(a))
     formula = "return torch.copysign(torch.ones_like(a), a.acos())"
     judged("a = torch.full((n,), 2.0).requires_grad_()", formula)
@@ -269,14 +269,14 @@ def test_the_sign_of_a_nan_is_chance(made):
 
 
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
-def test_the_tangent_of_a_rule_rounds_as_the_transposed_gradient(dtype):
-    """The sum of a tangent times 1 / 65, 65 times, is not the tangent: of log_softmax more than 0 is left."""
+def test_rule_tangent_may_round_like_the_transposed_gradient(dtype):
+    """A tangent times 1/65, summed 65 times, is not the tangent: log_softmax leaves more than 0."""
     formula = "return b.expand(-1, 65).log_softmax(-1)"
     agree(f"b = torch.rand(100, 1).to({dtype}).requires_grad_()", formula, "dual(); jvp()", "eager", "ruled")
 
 
-def test_equal_results_of_a_function_that_saturates_may_be_rounded_otherwise(made):
-    """Far out SELU is one number, of which PyTorch's standard deviation is 0."""
+def test_equal_results_of_a_saturated_function_may_round_differently(made):
+    """SELU saturates to one number far out, so its standard deviation in PyTorch is 0."""
     inputs = "a = (-torch.rand(n, m) - 60).double().requires_grad_()"
     for off, is_right in ((1e-16, True), (1e-13, False)):
         made(lambda f, a, off=off: (F.selu(a) * (1 + off * 2.3 * (torch.arange(5) % 2).double())).std(-1))
@@ -291,8 +291,8 @@ def _next(x):
     return x + (torch.nextafter(x.detach(), torch.full_like(x, torch.inf)) - x.detach())
 
 
-def test_what_float64_loses_is_not_held_against_an_op(made):
-    """The slope of tanh at 20.6 is 5e-18; PyTorch's is 0, also in float64."""
+def test_derivative_below_the_resolution_of_float64_is_accepted(made):
+    """The derivative of tanh at 20.6 is 5e-18; PyTorch gives 0, in float64 too."""
     made(lambda f, a: _tanh(a))
     judged("a = (torch.randn(n, m) * 30).requires_grad_()", "return a.tanh()")
 
@@ -302,7 +302,7 @@ def _tanh(a):
     return a.detach().tanh() + (slope.to(a.dtype) * (a - a.detach()))
 
 
-def test_a_program_prints_as_it_runs(made):
+def test_printed_program_reproduces_the_failure(made):
     made(lambda f, a: f(a) + 1)
     with pytest.raises(AssertionError) as failed:
         judged(A, "b = a * 2\nreturn b")
@@ -310,7 +310,7 @@ def test_a_program_prints_as_it_runs(made):
         exec(str(failed.value)[str(failed.value).index("from tests") :], {})
 
 
-def test_a_wide_input_lies_as_the_narrow_one_does():
+def test_widened_input_keeps_strides_and_offset():
     x = torch.randn(4, 9)[1:, ::2].mT.requires_grad_()
     wide = widened(x)
     assert (wide.stride(), wide.storage_offset(), wide.requires_grad) == (x.stride(), x.storage_offset(), True)
@@ -324,32 +324,32 @@ _CONTEXTS += ["compiled()", "compiled_gradient()", "compiled_gradient(2)", "bran
 @pytest.mark.parametrize("making", GUARDED)
 @pytest.mark.parametrize("context", _CONTEXTS)
 @pytest.mark.few(10)
-def test_a_rule_that_is_dropped_is_seen(making, context, monkeypatch):
+def test_dropped_rule_is_reported(making, context, monkeypatch):
     program = Program(A, "return (a * a).exp()", SIZES)
     assert wrongs(Trial(program, context, "eager", making)) == []
     monkeypatch.setitem(MAKINGS, making, (lambda f: f, MAKINGS[making][1]))
     assert wrongs(Trial(program, context, "eager", making))
 
 
-def test_an_error_that_is_announced_may_come_in_any_of_several_contexts():
+def test_documented_error_may_come_in_any_of_several_contexts():
     formula = "e = (a - a.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)\nreturn (e - e.mean(0)) * a, e"
     judged(formula=formula, inputs=A, context="backward(); into()")
 
 
-def test_nothing_compared_is_no_agreement():
+def test_agreement_needs_a_comparison():
     with pytest.raises(AssertionError, match="nothing is compared"):
         judged(A, "return a.no_such_method()")
 
 
-def test_a_run_rounds_the_slope_of_a_loss_of_nothing():
+def test_sampled_run_differentiates_an_empty_loss():
     x = torch.zeros(0, dtype=torch.float64, requires_grad=True)
     with sampled_run(torch.float32, 1):
         (g,) = torch.autograd.grad(torch.nn.functional.mse_loss(x, x * 2), x)
     assert g.shape == (0,)
 
 
-def test_the_parts_of_a_complex_product_are_off_by_its_size(made):
-    """Each is a sum of two products, which may cancel; three products do for both."""
+def test_parts_of_a_complex_product_may_be_off_by_ulps_of_its_magnitude(made):
+    """Each part is a sum of two products, which may cancel; three products suffice for both parts."""
 
     def by_three(f, a, b):
         same = b.real * (a.real + a.imag)
@@ -363,13 +363,13 @@ def test_the_parts_of_a_complex_product_are_off_by_its_size(made):
     )
 
 
-def test_what_lerp_leaves_where_its_terms_cancel_is_chance(made):
+def test_rounding_of_cancelling_lerp_terms_is_accepted(made):
     """0.3 · 5 − 1.5 is 0 with a rounding after the product, and not without."""
     made(lambda f, a: (a.double() * 0 + 1.5 - torch.tensor(0.3).double() * 5).bfloat16())
     judged("a = torch.full((5,), -3.5).bfloat16()", "return torch.lerp(torch.full_like(a, 1.5), a, 0.3)")
 
 
-def test_a_zero_of_pytorchs_sigmoid_may_stand_where_the_formula_has_nan(made):
+def test_zero_of_pytorch_sigmoid_is_accepted_where_the_formula_gives_nan(made):
     slope = "a / (1 + torch.exp(-a))"
     inputs = "a = torch.full((5,), -90.0).to(torch.bfloat16).requires_grad_()"  # exp(90) overflows: ∞ · 0
     made(lambda f, a: a * torch.sigmoid(a))
@@ -380,12 +380,12 @@ def test_a_zero_of_pytorchs_sigmoid_may_stand_where_the_formula_has_nan(made):
 
 
 @pytest.mark.parametrize("context", ["checkpointed()", "accumulated()", "batched_grad()"])
-def test_cotangents_are_those_of_the_outputs_that_pytorch_differentiates(context):
+def test_cotangents_are_given_only_to_differentiable_outputs(context):
     inputs = A + "\nb = torch.randn(n, m)"
     agree(inputs, "return b.exp(), a.sin(), a.cos()", context, backend="eager", making="ruled", sizes=SIZES)
 
 
-def test_a_view_whose_base_is_written_to_is_drawn_on():
+def test_generator_writes_to_the_base_of_a_view():
     a = torch.randn(4, 4, requires_grad=True)
     formula = _Formula({"a": a, "b": torch.ones(4)}, is_random=False, is_small=True)
     for statement in ("e = a * b", "f = e.chunk(2, -1)[0]"):
@@ -394,17 +394,17 @@ def test_a_view_whose_base_is_written_to_is_drawn_on():
     assert not formula._is_large("a.exp()")
 
 
-def test_a_limit_at_an_infinite_input_may_be_accumulated():
+def test_limit_at_an_infinite_input_may_be_accumulated():
     judged("a = torch.tensor([-torch.inf, 0.0]).requires_grad_()", "return 1 / (1 + torch.exp(-a))", "accumulated()")
 
 
-def test_a_stable_form_may_be_finite_where_the_formula_overflows_in_float64_too():
+def test_stable_form_may_be_finite_where_float64_overflows():
     inputs = "a = torch.randn(n, m).bfloat16().requires_grad_()\nb = torch.randn(n, 1).bfloat16().requires_grad_()"
     judged(inputs, "return torch.log(1 + torch.exp(a * a - b * b))", "points(-1.0, 0.0, 1.0, order=2)")
 
 
-def test_a_sum_of_equal_terms_rounds_to_one_side(made):
-    """PyTorch's norm of 1023 equal numbers is off by up to 6e-6, that of a compiled kernel by 2e-7."""
+def test_biased_rounding_of_equal_terms_is_accepted(made):
+    """PyTorch's norm of 1023 equal numbers is off by up to 6e-6, a compiled kernel's by 2e-7."""
     made(lambda f, a: f(a) * (1 + 4e-6))
     judged("a = torch.full((1023,), 0.513)", "return F.normalize(a, dim=-1)")
     made(lambda f, a: f(a) * (1 + 4e-5))
@@ -412,15 +412,15 @@ def test_a_sum_of_equal_terms_rounds_to_one_side(made):
         judged("a = torch.full((1023,), 0.513)", "return F.normalize(a, dim=-1)")
 
 
-def test_after_a_write_one_gradient_may_be_of_before_it_and_another_of_after_it():
+def test_gradients_may_use_the_data_before_or_after_a_write():
     inputs = "a = torch.randn(n, m).double().requires_grad_()\nb = torch.randn(n, m).double().requires_grad_()"
     formula = "return torch.addcmul(b, a, b, value=1.7)"  # PyTorch gives a none, and multiplies in float32 for b
     agree(inputs, formula, "written('a', 'recast')", backend="eager", sizes=SIZES)
 
 
-def test_a_number_that_one_use_has_rounded_and_another_has_not_leaves_half_an_ulp_where_they_cancel(made):
+def test_half_an_ulp_is_accepted_where_rounded_and_unrounded_uses_cancel(made):
     class Centred(torch.autograd.Function):
-        """x - x.amax(-1), of one column, whose gradient is 0: that of a fused loop is what was rounded in one term."""
+        """x - x.amax(-1) of one column has gradient 0; a fused loop leaves the rounding error of one term."""
 
         @staticmethod
         def forward(ctx, a, factor):

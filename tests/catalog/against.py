@@ -1,4 +1,4 @@
-"""What the ops of the catalogue are compared with: mpmath, and derivatives taken order by order."""
+"""References for the catalogue's ops: mpmath, and derivatives taken order by order."""
 
 import mpmath
 import torch

@@ -1,4 +1,4 @@
-"""Activations: as accurate as their certificates say, at points that no search has seen, where PyTorch's are not."""
+"""Activations are as accurate as their certificates say, at fresh points and where PyTorch's gradient is 0."""
 
 from pathlib import Path
 
@@ -30,20 +30,20 @@ def no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_each_op_has_a_certificate_for_float32():
+def test_every_op_has_a_float32_certificate():
     assert Path(path_beside(activations.__file__)).exists()
     assert {c.name for c in CERTIFICATES if c.dtype == "float32"} == set(NAMES)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_each_op_that_runs_in_16_bits_has_a_certificate_for_them(dtype):
+def test_every_16_bit_op_has_16_bit_certificates(dtype):
     assert [c.name for c in CERTIFICATES if c.dtype == dtype] == IN_16_BITS
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", IN_16_BITS)
 @pytest.mark.few(2)
-def test_value_and_derivatives_are_within_051_ulp_at_every_number_of_16_bits(name, dtype):
+def test_value_and_derivatives_are_within_051_ulp_at_every_16_bit_input(name, dtype):
     measured = pullback.accuracy(getattr(activations, name), dtype=dtype, order=2)
     assert [row.of for row in measured.rows] == ["value", "d/dx", "d²/dx²"]
     for row in measured.rows:
@@ -55,7 +55,7 @@ def test_value_and_derivatives_are_within_051_ulp_at_every_number_of_16_bits(nam
 
 @pytest.mark.parametrize("found", CERTIFICATES, ids=lambda c: f"{c.name}-{c.dtype}")
 @pytest.mark.few(7)
-def test_gradients_are_within_a_few_ulp_of_exact_ones(found):
+def test_value_and_gradient_are_within_certified_ulps_at_fresh_points(found):
     op, dtype = getattr(activations, found.name), getattr(torch, found.dtype)
     target = derivative(parse(found.formula), "x")
     fresh = sample_target(target, ("x",), dtype, SEED, {}).thinned(4000)
@@ -81,21 +81,21 @@ def test_gradients_are_within_a_few_ulp_of_exact_ones(found):
         ("tanhshrink", 1e-4, 1e-8),  # PyTorch: 0
     ],
 )
-def test_where_pytorch_says_0(name, x, exact_slope):
+def test_gradient_is_nonzero_where_pytorch_gives_0(name, x, exact_slope):
     at = torch.tensor([x], requires_grad=True)
     (slope,) = torch.autograd.grad(getattr(catalog, name)(at).sum(), at)
     assert slope.item() == pytest.approx(exact_slope, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_in_float64_it_is_the_function_of_that_name(name):
+def test_float64_op_equals_its_formula(name):
     x = torch.linspace(0.05, 0.95, 9, dtype=torch.float64)
     op = getattr(activations, name)
     assert torch.equal(op(x), op.__wrapped__(x))
     assert torch.autograd.gradcheck(op, x.clone().requires_grad_())
 
 
-def test_sinc_has_three_derivatives_in_float64_at_and_around_its_hole():
+def test_sinc_has_accurate_derivatives_at_and_near_zero():
     points = [0.0, 1e-12, 1e-5, 0.01, -0.3, 0.4999, 0.5, 0.7, -2.2]
     f = catalog.sinc
     for order in range(4):
@@ -107,7 +107,7 @@ def test_sinc_has_three_derivatives_in_float64_at_and_around_its_hole():
 
 
 def sinc_derivative(order, x):
-    """Return ∫₀¹ of that of cos(πxt) by x, which is sinc, by mpmath's quadrature."""
+    """Derivative of sinc(x) = ∫₀¹ cos(πxt) dt, under the integral, by mpmath's quadrature."""
     with mpmath.workdps(40):
         turn = [mpmath.cos, lambda t: -mpmath.sin(t), lambda t: -mpmath.cos(t), mpmath.sin][order]
         return float(mpmath.quad(lambda t: (mpmath.pi * t) ** order * turn(mpmath.pi * mpmath.mpf(x) * t), [0, 1]))

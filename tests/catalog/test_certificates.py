@@ -15,7 +15,7 @@ CERTIFICATES = [c for path in FILES for c in load(path)]
 
 
 @pytest.mark.parametrize("certificate", CERTIFICATES, ids=lambda c: f"{c.name}-{c.dtype}")
-def test_a_value_is_what_the_formula_gives_at_infinity_unless_that_is_nan(certificate):
+def test_certified_value_at_infinity_equals_the_formula_unless_nan(certificate):
     x = torch.tensor([torch.inf, -torch.inf], dtype=getattr(torch, certificate.dtype))
     grid = torch.meshgrid(*[x] * len(certificate.variables), indexing="ij")
     at = {name: column.flatten() for name, column in zip(certificate.variables, grid, strict=True)}

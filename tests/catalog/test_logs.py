@@ -1,4 +1,4 @@
-"""Logarithms of sigmoids and their complements, against mpmath over the range of float64 and of float32."""
+"""log_sigmoid, softplus and log1mexp against mpmath over the range of each dtype."""
 
 import mpmath
 import pytest
@@ -21,7 +21,7 @@ def log1mexp(x):
     return mpmath.log(-mpmath.expm1(-x))
 
 
-def test_log_sigmoid():
+def test_log_sigmoid_matches_mpmath_to_second_order():
     value, first, second = orders(catalog.log_sigmoid, torch.tensor(LINE, dtype=torch.float64))
     assert_close(value, exact(log_sigmoid, LINE), rtol=1e-15)
     assert_close(first, exact(lambda x: 1 / (1 + mpmath.exp(x)), LINE), rtol=1e-15)
@@ -30,7 +30,7 @@ def test_log_sigmoid():
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.1, 3.0])
-def test_softplus(beta):
+def test_softplus_matches_mpmath_to_second_order(beta):
     points = [x / beta for x in LINE]
     value, first, second = orders(lambda x: catalog.softplus(x, beta), torch.tensor(points, dtype=torch.float64))
     b = mpmath.mpf(beta)
@@ -53,7 +53,7 @@ def test_softplus_differentiates_beta():
     assert torch.autograd.gradgradcheck(catalog.softplus, (x, beta))
 
 
-def test_log1mexp():
+def test_log1mexp_matches_mpmath_to_second_order():
     value, first, second = orders(catalog.log1mexp, torch.tensor(HALF_LINE, dtype=torch.float64))
     assert_close(value, exact(log1mexp, HALF_LINE), rtol=1e-15)
     assert_close(first, exact(lambda x: 1 / mpmath.expm1(x), HALF_LINE), rtol=1e-14)
@@ -63,7 +63,7 @@ def test_log1mexp():
     )
 
 
-def test_log1mexp_at_its_end_and_outside():
+def test_log1mexp_at_zero_and_outside_its_domain():
     value, first, second = orders(catalog.log1mexp, torch.tensor([0.0, -0.0, torch.inf, -1.0]))
     inf = torch.inf
     assert value[:3].tolist() == [-inf, -inf, 0.0]
@@ -78,7 +78,7 @@ def test_log1mexp_at_its_end_and_outside():
     [(catalog.log_sigmoid, log_sigmoid, LINE), (catalog.log1mexp, log1mexp, [0.01, 0.25, 0.69, 0.7, 4.0])],
     ids=["log_sigmoid", "log1mexp"],
 )
-def test_low_precision_keeps_its_dtype_and_its_digits(op, reference, points, dtype):
+def test_low_precision_results_keep_dtype_and_accuracy(op, reference, points, dtype):
     x = torch.tensor(points, dtype=dtype)
     value, first, _ = orders(op, x)
     assert value.dtype == first.dtype == dtype
@@ -89,7 +89,7 @@ def test_low_precision_keeps_its_dtype_and_its_digits(op, reference, points, dty
 
 
 @pytest.mark.parametrize("op", [catalog.log_sigmoid, catalog.softplus, catalog.log1mexp], ids=lambda op: op.__name__)
-def test_every_mode(op):
+def test_derivatives_agree_in_every_mode(op):
     x = torch.tensor([0.1, 0.6, 0.8, 3.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(op, x, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(op, x)

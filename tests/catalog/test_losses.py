@@ -1,4 +1,4 @@
-"""Losses of logits: against mpmath where the model is sure, and PyTorch's elsewhere."""
+"""Losses of logits against mpmath, where probabilities saturate, and against PyTorch elsewhere."""
 
 import mpmath
 import pytest
@@ -23,7 +23,7 @@ def exact_gradients():
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-14), (torch.float32, 2e-6)])
-def test_cross_entropy_keeps_its_gradient_where_the_model_is_sure(dtype, rtol):
+def test_cross_entropy_gradient_is_exact_at_saturated_logits(dtype, rtol):
     logits = torch.tensor(SURE, dtype=dtype, requires_grad=True)
     loss = catalog.cross_entropy(logits, torch.tensor(TARGET))
     (g,) = torch.autograd.grad(loss.sum(), logits)
@@ -33,13 +33,13 @@ def test_cross_entropy_keeps_its_gradient_where_the_model_is_sure(dtype, rtol):
     )
 
 
-def test_pytorch_has_0_there():
+def test_pytorch_cross_entropy_gradient_vanishes_at_saturated_logits():
     logits = torch.tensor(SURE[:1], requires_grad=True)
     (g,) = torch.autograd.grad(F.cross_entropy(logits, torch.tensor(TARGET[:1])), logits)
     assert g[0, 0] == 0  # the exact one is −2.6e-13
 
 
-def test_cross_entropy_of_any_shape_and_order():
+def test_cross_entropy_of_batches_passes_gradcheck_and_gradgradcheck():
     torch.manual_seed(0)
     logits = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     target = torch.randint(4, (2, 3))
@@ -48,7 +48,7 @@ def test_cross_entropy_of_any_shape_and_order():
     assert torch.autograd.gradgradcheck(lambda x: catalog.cross_entropy(x, target), logits)
 
 
-def test_one_class_costs_nothing():
+def test_cross_entropy_of_one_class_is_0():
     logits = torch.randn(3, 1, requires_grad=True)
     loss = catalog.cross_entropy(logits, torch.zeros(3, dtype=torch.long))
     assert torch.equal(loss, torch.zeros(3))
@@ -58,7 +58,7 @@ def test_one_class_costs_nothing():
 
 @pytest.mark.parametrize("x", [-80.0, -17.0, -1.0, 0.0, 0.5, 17.0, 80.0])
 @pytest.mark.parametrize("y", [0.0, 0.25, 1.0])
-def test_bce_with_logits(x, y):
+def test_bce_with_logits_matches_mpmath(x, y):
     logit = torch.tensor([x], requires_grad=True)
     loss = catalog.bce_with_logits(logit, torch.tensor([y]))
     (g,) = torch.autograd.grad(loss.sum(), logit)

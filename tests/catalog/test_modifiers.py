@@ -1,4 +1,4 @@
-"""Gradient modifiers: the value is the input bit for bit, the gradient what the rule says."""
+"""Gradient modifiers: the value is the input bit for bit, the gradient is the rule's."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ every = pytest.mark.parametrize("name", MODIFIERS)
 
 @every
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_value_is_x_and_gradient_the_rules_also_at_infinity(name, dtype):
+def test_value_is_the_input_and_gradient_is_the_rules(name, dtype):
     op, rule = MODIFIERS[name]
     x = extremes(dtype).requires_grad_()
     out = op(x)
@@ -27,14 +27,14 @@ def test_value_is_x_and_gradient_the_rules_also_at_infinity(name, dtype):
     assert torch.equal(torch.autograd.grad(out, x, g)[0], rule(g))
 
 
-def test_a_large_factor_on_large_values_does_not_overflow():
+def test_scale_grad_of_large_values_does_not_overflow():
     x = torch.tensor([60000.0], dtype=torch.float16, requires_grad=True)
     (g,) = torch.autograd.grad(catalog.scale_grad(x, 1024.0), x)
     assert g.tolist() == [1024.0]
 
 
 @every
-def test_gradient_through_vmap_and_func_is_the_rules(name):
+def test_vmap_of_grad_gives_the_rules_gradient(name):
     op, rule = MODIFIERS[name]
     x = torch.tensor([0.5, -2.0, 3.0])
     pulled = torch.func.vmap(torch.func.grad(lambda t: op(t) * t.detach()))(x)
@@ -51,19 +51,19 @@ def test_compiled_gradient_is_the_rules(name):
     assert torch.equal(g, rule(torch.full((3,), 2.0)))
 
 
-def test_linear_modifiers_push_the_tangent_that_belongs_to_their_gradient():
+def test_linear_modifiers_have_the_transposed_tangent():
     x, t = torch.tensor([0.5, -2.0]), torch.tensor([1.0, 4.0])
     assert torch.func.jvp(lambda x: catalog.reverse_grad(x, 0.5), (x,), (t,))[1].tolist() == [-0.5, -2.0]
     assert torch.func.jvp(lambda x: catalog.scale_grad(x, 3.0), (x,), (t,))[1].tolist() == [3.0, 12.0]
 
 
-def test_clipping_refuses_forward_mode():
+def test_clip_grad_raises_in_forward_mode():
     x = torch.tensor([0.5, -2.0])
     with pytest.raises(pullback.DerivativeError, match="not linear in the cotangent"):
         torch.func.jvp(lambda x: catalog.clip_grad(x, 1.0), (x,), (x,))
 
 
-def test_second_derivative_counts_the_modifier_once_each_way():
+def test_second_derivative_applies_the_modifier_twice():
     x = torch.tensor([2.0], requires_grad=True)
     (g,) = torch.autograd.grad(catalog.reverse_grad(x, 0.5) ** 3, x, create_graph=True)
     assert g.tolist() == [-0.5 * 3 * 4]
@@ -71,7 +71,7 @@ def test_second_derivative_counts_the_modifier_once_each_way():
     assert gg.tolist() == [-0.5 * 6 * 2 * -0.5]  # -0.5 · 3 y², and y is again x through the op
 
 
-def test_stop_grad_has_no_gradient_no_tangent_and_its_own_memory():
+def test_stop_grad_copies_and_has_no_gradient_or_tangent():
     x = torch.tensor([0.5, -0.0, torch.inf], requires_grad=True)
     out = catalog.stop_grad(x)
     assert not out.requires_grad

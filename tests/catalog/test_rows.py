@@ -1,4 +1,4 @@
-"""Softmax and its logarithms against mpmath, to the second derivative, where PyTorch's cancel and elsewhere."""
+"""softmax, log_softmax and logsumexp against mpmath to second order, also where PyTorch's gradients cancel."""
 
 from functools import partial
 from itertools import combinations_with_replacement
@@ -77,7 +77,7 @@ def cotangents(name, n):
 @by_op
 @by_row
 @pytest.mark.parametrize("dtype", [float64, torch.float32], ids=str)
-def test_value_and_gradient(name, row, dtype):
+def test_value_and_gradient_match_mpmath(name, row, dtype):
     eps = torch.finfo(dtype).eps
     for c in cotangents(name, len(row)):
         x = torch.tensor(row, dtype=dtype, requires_grad=True)
@@ -96,7 +96,7 @@ def test_value_and_gradient(name, row, dtype):
 
 @by_op
 @by_row
-def test_second_derivatives(name, row):
+def test_second_derivatives_match_mpmath(name, row):
     n = len(row)
     for c in cotangents(name, n)[-2:]:
         x = torch.tensor(row, dtype=float64, requires_grad=True)
@@ -112,7 +112,7 @@ def test_second_derivatives(name, row):
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_pytorch_has_0_there(name):
+def test_gradient_of_saturated_row_is_nonzero_where_pytorch_gives_0(name):
     x = torch.tensor(ROWS["sure"], requires_grad=True)
     g = torch.tensor([0.0, 0.0, 1.0])
     (theirs,) = torch.autograd.grad(NATIVE[name](x), x, g)
@@ -123,7 +123,7 @@ def test_pytorch_has_0_there(name):
 
 @by_op
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
-def test_narrow_dtypes_are_rounded_once(name, dtype):
+def test_narrow_dtypes_round_once(name, dtype):
     torch.manual_seed(0)
     x = (torch.randn(64, 9) * torch.logspace(-2, 1.5, 64)[:, None]).to(dtype)
     wide = x.double().requires_grad_()
@@ -141,7 +141,7 @@ def test_narrow_dtypes_are_rounded_once(name, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @by_op
-def test_infinities_and_nan_are_as_pytorch_has_them(name, dtype):
+def test_infinities_and_nan_match_pytorch(name, dtype):
     rows = [[inf, 1.0], [-inf, -inf], [inf, inf], [inf, -inf], [nan, 1.0], [nan, inf], [-inf, 1.0], [-inf, nan]]
     rows += [[torch.finfo(dtype).max, -torch.finfo(dtype).max], [0.0, -0.0]]
     x = torch.tensor(rows, dtype=dtype)
@@ -149,7 +149,7 @@ def test_infinities_and_nan_are_as_pytorch_has_them(name, dtype):
     assert_close(OPS[name](x), NATIVE[name](x), rtol=2 * eps)
 
 
-def test_a_row_without_finite_sum_has_no_nan_in_the_gradient_of_logsumexp():
+def test_logsumexp_gradient_has_no_nan_for_infinite_rows():
     x = torch.tensor([[inf, 1.0], [-inf, -inf], [-inf, 1.0]], requires_grad=True)
     (g,) = torch.autograd.grad(catalog.logsumexp(x).sum(), x, create_graph=True)
     assert g.tolist() == [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
@@ -157,7 +157,7 @@ def test_a_row_without_finite_sum_has_no_nan_in_the_gradient_of_logsumexp():
     assert second.tolist() == [[0.0, 0.0]] * 3
 
 
-def test_masked_entries_have_no_gradient_and_make_no_nan():
+def test_masked_entries_have_zero_gradient():
     x = torch.tensor([1.0, -inf, 2.0, -inf], dtype=float64, requires_grad=True)
     kept = x.detach()[[0, 2]].requires_grad_()
     for name, op in OPS.items():
@@ -172,7 +172,7 @@ def test_masked_entries_have_no_gradient_and_make_no_nan():
         assert got[[1, 3]].tolist() == [0.0, 0.0]
 
 
-def test_a_constant_cotangent_of_a_sure_softmax_has_gradient_0():
+def test_softmax_gradient_of_a_constant_cotangent_is_0():
     x = torch.tensor([ROWS["sure"], [0.0, 3.0, 1.0]], requires_grad=True)
     (g,) = torch.autograd.grad(catalog.softmax(x), x, torch.full((2, 3), 0.7))
     assert g.tolist() == [[0.0] * 3] * 2
@@ -181,7 +181,7 @@ def test_a_constant_cotangent_of_a_sure_softmax_has_gradient_0():
 @by_op
 @pytest.mark.parametrize("dim", [0, 1, 2, -1, -3])
 @pytest.mark.few(5)
-def test_any_dimension(name, dim):
+def test_any_dimension_and_strides_match_pytorch(name, dim):
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, dtype=float64)
     for given in (x, x.transpose(0, 2), x[:, ::2], x[:1].expand(3, 4, 5)):
@@ -192,14 +192,14 @@ def test_any_dimension(name, dim):
         assert_close(*(torch.autograd.grad(o, i, g)[0] for o, i in ((ours, a), (theirs, b))), rtol=1e-12, atol=1e-14)
 
 
-def test_keepdim():
+def test_logsumexp_keepdim():
     x = torch.randn(3, 4)
     assert catalog.logsumexp(x, 0, keepdim=True).shape == (1, 4)
     assert torch.equal(catalog.logsumexp(x, 0, keepdim=True)[0], catalog.logsumexp(x, 0))
 
 
 @by_op
-def test_nothing_and_a_number(name):
+def test_empty_and_scalar_inputs_match_pytorch(name):
     for shape in ((3, 0), (0, 3), (0,), ()):
         x = torch.full(shape, 1.5, requires_grad=True)
         out = OPS[name](x)
@@ -207,7 +207,7 @@ def test_nothing_and_a_number(name):
         assert torch.autograd.grad(out.sum(), x)[0].shape == shape
 
 
-def test_what_pytorch_refuses_is_refused():
+def test_integer_input_and_invalid_dim_raise():
     with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
         catalog.softmax(torch.tensor([1, 2]))
     with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
@@ -219,14 +219,14 @@ def test_what_pytorch_refuses_is_refused():
 
 
 @by_op
-def test_every_mode(name):
+def test_derivatives_agree_in_every_mode(name):
     op = OPS[name]
     torch.manual_seed(0)
     x = (3 * torch.randn(4, 5, dtype=float64)).requires_grad_()
     assert torch.autograd.gradcheck(op, x, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(op, x)
     with torch.no_grad():
-        x[0, 2] = 40.0  # a sure row: the transforms keep its digits too
+        x[0, 2] = 40.0  # a saturated row: the transforms stay accurate too
     weights = torch.linspace(-1, 2, 5, dtype=float64) if name != "logsumexp" else torch.tensor(1.0, dtype=float64)
     loss = lambda row: (op(row) * weights).sum()  # noqa: E731 - one expression, named by its use
     (expected,) = torch.autograd.grad(sum(loss(row) for row in x), x)

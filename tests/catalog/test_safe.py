@@ -1,4 +1,4 @@
-"""Functions with a singular point: their own value and derivatives elsewhere, finite ones there."""
+"""Safe functions: finite derivatives at the singular point, those of the plain function elsewhere."""
 
 import mpmath
 import pytest
@@ -10,16 +10,18 @@ from pullback import catalog
 float64 = torch.float64
 
 
-def test_where_safe_has_the_derivatives_of_f_and_none_elsewhere():
+def test_where_safe_differentiates_f_only_where_the_mask_is_true():
     x = torch.tensor([0.0, 4.0], dtype=float64)
     value, first, second = orders(lambda x: catalog.where_safe(x > 0, torch.log, x, otherwise=-5.0), x)
     assert value.tolist() == [-5.0, mpmath.log(4)]
     assert first.tolist() == [0.0, 0.25]
     assert second.tolist() == [0.0, -0.0625]
-    assert orders(lambda x: torch.where(x > 0, torch.sqrt(x), 0.0), x)[1][0].isnan()  # what it is there for
+    assert orders(lambda x: torch.where(x > 0, torch.sqrt(x), 0.0), x)[1][
+        0
+    ].isnan()  # the gradient that where_safe avoids
 
 
-def test_where_safe_gives_otherwise_its_gradient_and_f_the_point_asked_for():
+def test_where_safe_evaluates_f_at_inside_and_differentiates_otherwise():
     other = torch.tensor([7.0, 8.0], requires_grad=True)
     seen = []
 
@@ -35,7 +37,7 @@ def test_where_safe_gives_otherwise_its_gradient_and_f_the_point_asked_for():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_safe_sqrt(dtype):
+def test_safe_sqrt_has_zero_derivatives_at_zero(dtype):
     x = torch.tensor([0.0, 0.25, 9.0, torch.inf], dtype=dtype)
     value, first, second = orders(catalog.safe_sqrt, x)
     assert torch.equal(value, torch.sqrt(x))
@@ -50,7 +52,7 @@ def test_safe_sqrt_of_a_negative_number_is_nan():
 POINTS = [-1 + 1e-12, -0.9, -0.3, -1e-9, 0.2, 0.999, 1 - 1e-12, 1 - 2**-52]
 
 
-def test_safe_acos_is_accurate_also_near_its_ends():
+def test_safe_acos_is_accurate_near_plus_and_minus_1():
     value, first, second = orders(catalog.safe_acos, torch.tensor(POINTS, dtype=float64))
     assert_close(value, exact(mpmath.acos, POINTS), rtol=1e-15)
     assert_close(first, exact(lambda x: -1 / mpmath.sqrt(1 - x * x), POINTS), rtol=1e-15)
@@ -58,7 +60,7 @@ def test_safe_acos_is_accurate_also_near_its_ends():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_safe_acos_at_its_ends_and_beyond(dtype):
+def test_safe_acos_has_zero_derivatives_at_and_beyond_1(dtype):
     x = torch.tensor([1.0, -1.0, 1.0 + torch.finfo(dtype).eps, -2.0, torch.inf], dtype=dtype)
     value, first, second = orders(catalog.safe_acos, x)
     assert torch.equal(value, torch.tensor([0.0, torch.pi, 0.0, torch.pi, 0.0], dtype=dtype))
@@ -72,7 +74,7 @@ def hessian_of(f, x):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_safe_norm_at_zero(dtype):
+def test_safe_norm_has_zero_derivatives_at_zero(dtype):
     x = torch.zeros(3, dtype=dtype)
     assert catalog.safe_norm(x) == 0
     assert not torch.func.grad(catalog.safe_norm)(x).any()
@@ -84,7 +86,7 @@ def test_safe_norm_at_zero(dtype):
 
 @pytest.mark.parametrize("dim", [None, -1, 0, (0, 2)])
 @pytest.mark.parametrize("keepdim", [False, True])
-def test_safe_norm_is_the_norm_elsewhere(dim, keepdim):
+def test_safe_norm_matches_vector_norm_away_from_zero(dim, keepdim):
     x = torch.randn(3, 4, 2, dtype=float64, requires_grad=True)
     ours, native = catalog.safe_norm(x, dim, keepdim), torch.linalg.vector_norm(x, 2, dim, keepdim)
     assert_close(ours, native, rtol=1e-14)
@@ -97,7 +99,7 @@ def test_safe_norm_is_the_norm_elsewhere(dim, keepdim):
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e30], ids=str)
-def test_safe_norm_and_normalize_do_not_leave_the_range(size):
+def test_safe_norm_and_normalize_do_not_overflow_or_underflow(size):
     x = torch.tensor([3.0, 4.0], requires_grad=True)
     norm = catalog.safe_norm(x * size)
     assert_close(norm.detach(), torch.tensor(5 * size), rtol=1e-6)
@@ -106,7 +108,7 @@ def test_safe_norm_and_normalize_do_not_leave_the_range(size):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_safe_normalize_at_zero(dtype):
+def test_safe_normalize_has_zero_derivatives_at_zero(dtype):
     x = torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=dtype)
     jacobian = torch.func.jacrev(catalog.safe_normalize)(x)
     assert catalog.safe_normalize(x)[0].tolist() == [0.0, 0.0]
@@ -117,7 +119,7 @@ def test_safe_normalize_at_zero(dtype):
 
 
 @pytest.mark.parametrize("dim", [0, -1])
-def test_safe_normalize_is_normalize_elsewhere(dim):
+def test_safe_normalize_matches_normalize_away_from_zero(dim):
     x = torch.randn(3, 4, dtype=float64, requires_grad=True)
     assert_close(catalog.safe_normalize(x, dim), torch.nn.functional.normalize(x, dim=dim), rtol=1e-14)
     assert torch.autograd.gradcheck(catalog.safe_normalize, (x, dim), check_forward_ad=True, check_batched_grad=True)
@@ -125,13 +127,13 @@ def test_safe_normalize_is_normalize_elsewhere(dim):
 
 
 @pytest.mark.parametrize("op", [catalog.safe_sqrt, catalog.safe_acos, catalog.safe_norm], ids=lambda op: op.__name__)
-def test_every_mode(op):
+def test_derivatives_agree_in_every_mode(op):
     x = torch.tensor([0.1, 0.6, 0.8], dtype=float64, requires_grad=True)
     assert torch.autograd.gradcheck(op, x, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(op, x)
 
 
-def test_compiled_gradient_at_zero():
+def test_compiled_safe_norm_has_zero_gradient_at_zero():
     x = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
     compiled = torch.compile(lambda x: catalog.safe_norm(x, 1), backend="aot_eager", fullgraph=True)
     (g,) = torch.autograd.grad(compiled(x).sum(), x)

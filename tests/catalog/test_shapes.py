@@ -1,4 +1,4 @@
-"""Every elementwise op takes every shape and layout, the empty ones too, and gives gradients of that shape."""
+"""Elementwise ops and norms on every shape and layout, empty tensors included."""
 
 import functools
 
@@ -31,7 +31,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.few(65)
-def test_elementwise(name, layout):
+def test_elementwise_op_is_independent_of_layout(name, layout):
     op = OPS[name]
     x = LAYOUTS[layout](torch.rand(3, 4, dtype=torch.float64) * 0.9 + 0.05)
     dense = x.clone(memory_format=torch.contiguous_format)
@@ -44,7 +44,7 @@ def test_elementwise(name, layout):
         torch.testing.assert_close(strided, contiguous, rtol=1e-15, atol=0)
 
 
-def test_the_norm_of_nothing_is_0():
+def test_safe_norm_of_empty_tensor_is_0():
     x = torch.zeros(3, 0, requires_grad=True)
     assert catalog.safe_norm(x).item() == 0.0
     assert catalog.safe_norm(x, dim=1).tolist() == [0.0] * 3
@@ -54,7 +54,7 @@ def test_the_norm_of_nothing_is_0():
     assert g.shape == (3, 0)
 
 
-def test_the_norm_of_a_number_is_its_magnitude():
+def test_safe_norm_of_scalar_is_its_magnitude():
     x = torch.tensor(-3.0, requires_grad=True)
     out = catalog.safe_norm(x)
     assert out.item() == 3.0

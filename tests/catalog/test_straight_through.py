@@ -1,4 +1,4 @@
-"""Straight-through estimators: the step's value bit for bit, the relaxation's derivative, bounds included."""
+"""Straight-through estimators: the value of the hard step bit for bit, the derivative of the relaxation."""
 
 import functools
 
@@ -31,7 +31,7 @@ STEPS = IDENTITY | {op: clipped[0] for op, clipped in CLIPPED.items()}
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", STEPS, ids=str)
-def test_value_is_the_steps_bit_for_bit(op, dtype):
+def test_value_equals_the_hard_step_bitwise(op, dtype):
     x, hard = extremes(dtype), STEPS[op]
     for given in (x, x.clone().requires_grad_()):
         got, expected = op(given).detach(), hard(x)
@@ -51,7 +51,7 @@ def test_derivative_is_1_where_x_is_finite(op, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", CLIPPED, ids=str)
-def test_clipped_derivative_is_1_up_to_the_bounds_and_no_further(op, dtype):
+def test_clipped_derivative_is_1_on_the_closed_interval_and_0_outside(op, dtype):
     _, low, high = CLIPPED[op]
     low, high = torch.tensor([low, high], dtype=dtype)
     inf = torch.tensor(torch.inf, dtype=dtype)
@@ -62,12 +62,12 @@ def test_clipped_derivative_is_1_up_to_the_bounds_and_no_further(op, dtype):
     assert not second.any()
 
 
-def test_mask_is_of_what_is_not_yet_rounded():
+def test_clip_mask_compares_the_unrounded_input():
     x = torch.tensor([2.25, 2.0])  # 2.25 rounds to the bound
     assert orders(lambda t: catalog.clipped_round_ste(t, -2.0, 2.0), x)[1].tolist() == [0.0, 1.0]
 
 
-def test_forward_mode_vmap_and_compile_keep_the_relaxation():
+def test_forward_mode_vmap_and_compile_use_the_relaxation():
     x, t = torch.tensor([-2.0, 0.3, 1.0]), torch.tensor([5.0, 6.0, 7.0])
     pushed = torch.func.jvp(catalog.clipped_sign_ste, (x,), (t,))[1]
     assert pushed.tolist() == [0.0, 6.0, 7.0]

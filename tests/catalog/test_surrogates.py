@@ -1,4 +1,4 @@
-"""Surrogate spikes: a hard step, the derivative of the primitive, the area under it."""
+"""Surrogate spikes: the value is a hard step, the derivative a surrogate of given steepness and area."""
 
 import math
 
@@ -62,7 +62,7 @@ def test_backward_is_the_derivative_of_the_primitive(name):
 @every
 @pytest.mark.parametrize("area", [1.0, 0.3])
 @pytest.mark.parametrize("alpha", [0.5, 25.0])
-def test_area_under_the_surrogate(name, alpha, area):
+def test_surrogate_integrates_to_its_area(name, alpha, area):
     op, step = SPIKES[name]
     ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)
     low, high = step(ends, alpha, area)
@@ -84,7 +84,7 @@ def test_derivatives_are_finite_everywhere_and_0_at_infinity(name, dtype):
 
 
 @every
-def test_at_threshold_the_surrogate_is_at_its_maximum(name):
+def test_surrogate_is_maximal_at_the_threshold(name):
     _, first, second = orders(lambda u: SPIKES[name][0](u, 2.0), torch.tensor([0.0, -0.0], dtype=torch.float64))
     assert_close(first, exact(lambda u: SURROGATE[name](u, 2), [0.0, 0.0]), rtol=1e-15)
     assert second.tolist() == [0.0, 0.0]
@@ -97,7 +97,7 @@ def test_triangle_has_derivative_0_at_its_corners():
 
 
 @every
-def test_steepness_and_area_have_the_gradients_of_the_primitive(name):
+def test_gradients_by_steepness_and_area_match_finite_differences(name):
     op, step = SPIKES[name]
     u = torch.tensor(POINTS, dtype=torch.float64)
     alpha, area = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.7, 2.0))

@@ -1,4 +1,4 @@
-"""What tutorials print: values and derivatives against native PyTorch, and finite differences."""
+"""Ops from tutorials against native PyTorch and finite differences."""
 
 import mpmath
 import pytest
@@ -36,7 +36,7 @@ def flat(outputs):
 
 @every
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_value_and_gradient_are_native_ones(op, dtype):
+def test_value_and_gradient_match_native_ops(op, dtype):
     native, _ = CALLS[op]
     xs = inputs(op, dtype)
     wide = [x.detach().double().requires_grad_() for x in xs]
@@ -51,13 +51,13 @@ def test_value_and_gradient_are_native_ones(op, dtype):
 
 
 @every
-def test_every_mode_and_order(op):
+def test_derivatives_agree_in_every_mode_and_order(op):
     xs = inputs(op)
     assert torch.autograd.gradcheck(called(op), xs, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(called(op), xs)
 
 
-def test_gated_rsqrt_neither_overflows_nor_loses_its_gradient():
+def test_gated_rsqrt_is_accurate_at_large_inputs():
     points = [-700.0, -30.0, 0.0, 30.0, 100.0, 700.0, 800.0]
     value, first, _ = orders(tutorial.gated_rsqrt, torch.tensor(points, dtype=torch.float64))
 
@@ -70,18 +70,18 @@ def test_gated_rsqrt_neither_overflows_nor_loses_its_gradient():
     assert all(t.tolist() == [0.0, 0.0] for t in ends)
 
 
-def test_relu_has_derivative_0_at_its_kink():
+def test_relu_derivative_is_0_at_the_kink():
     assert orders(tutorial.relu, torch.tensor([-1.0, 0.0, -0.0, 2.0]))[1].tolist() == [0.0, 0.0, 0.0, 1.0]
 
 
-def test_masked_sum_takes_nothing_from_what_is_masked():
+def test_masked_sum_ignores_nan_in_masked_entries():
     x = torch.tensor([1.0, torch.nan, 2.0], requires_grad=True)
     out = tutorial.masked_sum(x, MASK)
     assert out.item() == 3.0
     assert torch.autograd.grad(out, x)[0].tolist() == [1.0, 0.0, 1.0]
 
 
-def test_complex_numbers():
+def test_complex_inputs_pass_gradcheck():
     z = torch.randn(3, dtype=torch.complex128, requires_grad=True)
     for op in (tutorial.exp, tutorial.sin_squared, tutorial.double):
         assert torch.autograd.gradcheck(op, z)

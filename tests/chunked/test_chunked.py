@@ -1,4 +1,4 @@
-"""A loss by chunks of rows is the loss, with its gradient, in less memory."""
+"""Losses by chunks of rows: the formula's value and derivatives in less memory."""
 
 import gc
 import subprocess
@@ -16,7 +16,7 @@ from pullback.errors import FormulaError, OptionError
 from pullback.plan import ChunkPlan
 
 ROWS, HIDDEN, CLASSES = 11, 5, 11
-"""A weight has as many rows as there are."""
+"""CLASSES equals ROWS, so that sizes cannot tell a weight from a batch."""
 
 
 def inputs(dtype=torch.float64, rows=ROWS):
@@ -133,7 +133,7 @@ def op_of(loss, size=4, **options):
 @pytest.mark.parametrize("size", [1, 4, ROWS, 100, "auto"])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
 @pytest.mark.few(12)
-def test_value_and_gradient_are_those_of_the_formula(loss, size):
+def test_value_and_gradient_match_the_formula(loss, size):
     given = inputs()
     g = torch.tensor(1.7, dtype=torch.float64)
     ours, theirs = gradients(op_of(loss, size), given, g=g), gradients(loss, given, g=g)
@@ -143,27 +143,27 @@ def test_value_and_gradient_are_those_of_the_formula(loss, size):
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("loss", [smoothed, focal, logistic, quotient], ids=lambda f: f.__name__)
 @pytest.mark.few(2)
-def test_so_they_are_in_kernels_compiled_here(loss):
+def test_native_kernels_match_the_formula(loss):
     given = inputs()
     torch.testing.assert_close(gradients(op_of(loss), given), gradients(loss, given), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", [cross_entropy, quotient], ids=lambda f: f.__name__)
-def test_the_gradient_is_that_of_finite_differences(loss):
+def test_gradient_matches_finite_differences(loss):
     x, w, k, y = inputs()
     op = op_of(loss)
     assert torch.autograd.gradcheck(lambda x, w: op(x, w, k, y), (x, w))
 
 
 @pytest.mark.parametrize("loss", [cross_entropy, quotient, regularised, root], ids=lambda f: f.__name__)
-def test_second_derivatives_are_those_of_the_formula(loss):
+def test_second_derivatives_match_finite_differences(loss):
     x, w, k, y = inputs()
     op = op_of(loss)
     assert torch.autograd.gradgradcheck(lambda x, w: op(x, w, k, y), (x, w))
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (3,), (0, 3), (1, 3)])
-def test_only_what_requires_grad_gets_a_gradient(wanted):
+def test_gradients_only_for_inputs_that_require_grad(wanted):
     given = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(inputs())]
     torch.testing.assert_close(gradients(op_of(squares), given), gradients(squares, given))
 
@@ -179,7 +179,7 @@ def stopped(x, w):
 @pytest.mark.parametrize("loss", [scaled, stopped], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)])
-def test_sums_that_are_not_differentiated(loss, dtype, wanted):
+def test_sums_without_gradient_match_the_formula(loss, dtype, wanted):
     given = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(inputs(dtype)[:2])]
     if loss is stopped and wanted == (0,):
         assert not op_of(loss)(*given).requires_grad
@@ -188,7 +188,7 @@ def test_sums_that_are_not_differentiated(loss, dtype, wanted):
         torch.testing.assert_close(gradients(op_of(loss), given), gradients(loss, given), **close)
 
 
-def test_without_a_gradient_the_value_is_computed_alone():
+def test_value_without_grad_matches_the_formula():
     given = inputs()
     op, expected = op_of(smoothed), smoothed(*given).detach()
     for context in (torch.no_grad(), torch.inference_mode()):
@@ -202,14 +202,14 @@ def test_without_a_gradient_the_value_is_computed_alone():
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5])
-def test_any_number_of_rows(rows):
+def test_any_number_of_rows_matches_the_formula(rows):
     given = inputs(rows=rows)
     torch.testing.assert_close(
         gradients(op_of(cross_entropy), given), gradients(cross_entropy, given), equal_nan=True, rtol=1e-11, atol=1e-12
     )
 
 
-def test_rows_that_are_all_ignored_give_what_they_give():
+def test_all_ignored_rows_match_the_formula():
     x, w, _, y = inputs()
     for loss, ignored in ((cross_entropy, -100), (smoothed, 2), (masked, 0)):
         k = torch.full((ROWS,), ignored)
@@ -217,7 +217,7 @@ def test_rows_that_are_all_ignored_give_what_they_give():
         torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
-def test_a_derivative_that_is_not_finite_is_pushed_through_the_formula():
+def test_non_finite_outer_derivative_matches_the_formula():
     def rooted(x, mask):
         return torch.where(mask, x.exp(), 0.0).sum().sqrt()
 
@@ -225,7 +225,7 @@ def test_a_derivative_that_is_not_finite_is_pushed_through_the_formula():
     torch.testing.assert_close(gradients(op_of(rooted), given), gradients(rooted, given), equal_nan=True)
 
 
-def test_blocks_of_rows_flattened():
+def test_flattened_blocks_of_rows_match_the_formula():
     def flattened(x, w, k):
         return F.cross_entropy((x @ w.t()).flatten(0, 1), k.flatten(), ignore_index=1)
 
@@ -234,7 +234,7 @@ def test_blocks_of_rows_flattened():
     torch.testing.assert_close(gradients(op_of(flattened, 2), given), gradients(flattened, given))
 
 
-def test_any_strides():
+def test_strided_inputs_match_the_formula():
     x, w, k, y = inputs()
     given = [x.detach().t().contiguous().t().requires_grad_(), w.detach()[:, [0]].expand(-1, HIDDEN).requires_grad_()]
     given += [torch.stack([k, k], 1)[:, 0], y.t().contiguous().t()]
@@ -243,10 +243,10 @@ def test_any_strides():
     torch.testing.assert_close(ours, theirs)
 
 
-# The node
+# The autograd node
 
 
-def test_a_graph_that_is_retained_gives_the_gradient_again_whatever_was_done_with_the_first():
+def test_retained_graph_repeats_gradients_after_the_first_are_overwritten():
     x, w, k, y = inputs()
     out = op_of(cross_entropy)(x, w, k, y)
     expected = torch.autograd.grad(cross_entropy(x, w, k, y), (x, w))
@@ -260,7 +260,7 @@ def test_a_graph_that_is_retained_gives_the_gradient_again_whatever_was_done_wit
         torch.autograd.grad(out, (x, w))
 
 
-def test_gradients_accumulate():
+def test_gradients_accumulate_over_backward_calls():
     x, w, k, y = inputs()
     for loss in (op_of(cross_entropy), cross_entropy):
         x.grad = w.grad = None
@@ -271,7 +271,7 @@ def test_gradients_accumulate():
     torch.testing.assert_close(ours, (x.grad, w.grad))
 
 
-def test_writing_to_an_input_before_the_backward_is_an_error():
+def test_input_modified_before_backward_raises():
     x, w, k, y = inputs()
     out = op_of(cross_entropy)(x, w, k, y)
     with torch.no_grad():
@@ -280,7 +280,7 @@ def test_writing_to_an_input_before_the_backward_is_an_error():
         out.backward()
 
 
-def test_inputs_are_as_they_were_and_their_gradients_their_own():
+def test_inputs_are_unchanged_and_gradients_own_their_memory():
     given = inputs()
     before = [x.detach().clone() for x in given]
     _, found = gradients(op_of(twice_shared), given)
@@ -293,7 +293,7 @@ def test_inputs_are_as_they_were_and_their_gradients_their_own():
 
 
 @pytest.mark.parametrize("loss", [cross_entropy, summed], ids=lambda f: f.__name__)
-def test_the_node_goes_with_its_result(loss):
+def test_autograd_node_is_freed_with_its_output(loss):
     x, w, k, y = inputs()
     out = op_of(loss)(x, w, k, y)
     node = weakref.ref(out.grad_fn)
@@ -305,7 +305,7 @@ def test_the_node_goes_with_its_result(loss):
         gc.enable()
 
 
-def test_a_batch_of_cotangents_and_compiled_backwards():
+def test_batched_cotangents_match_the_formula():
     x, w, k, y = inputs()
     g = torch.randn(3, dtype=torch.float64)
     ours, theirs = (
@@ -314,10 +314,10 @@ def test_a_batch_of_cotangents_and_compiled_backwards():
     torch.testing.assert_close(ours, theirs)
 
 
-# Elsewhere the formula runs
+# Outside plain eager mode the formula runs
 
 
-def test_under_transforms_it_is_the_formula():
+def test_func_transforms_run_the_formula():
     x, w, k, y = inputs()
     op = op_of(cross_entropy)
     for transform in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
@@ -327,7 +327,7 @@ def test_under_transforms_it_is_the_formula():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_under_autocast_and_compile_it_is_the_formula():
+def test_autocast_and_compile_run_the_formula():
     given = inputs(torch.float32)
     op = op_of(cross_entropy)
     with torch.autocast("cpu", torch.bfloat16):
@@ -336,7 +336,7 @@ def test_under_autocast_and_compile_it_is_the_formula():
     torch.testing.assert_close(gradients(compiled, given), gradients(cross_entropy, given))
 
 
-def test_checkpoint():
+def test_checkpoint_recomputes_the_chunks():
     x, w, k, y = inputs()
     op = op_of(cross_entropy)
     out = checkpoint(lambda x: op(x.tanh(), w, k, y), x, use_reentrant=False)
@@ -349,7 +349,7 @@ def test_checkpoint():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("loss", [cross_entropy, smoothed, squares], ids=lambda f: f.__name__)
-def test_sums_of_16_bits_are_kept_in_32(loss, dtype):
+def test_sums_of_16_bit_values_accumulate_in_float32(loss, dtype):
     x, w, k, y = inputs(dtype, rows=1000)
     truth = gradients(loss, [*(t.detach().double().requires_grad_() for t in (x, w)), k, y.double()])
     ours, theirs = gradients(op_of(loss, 7), [x, w, k, y]), gradients(loss, [x, w, k, y])
@@ -359,7 +359,7 @@ def test_sums_of_16_bits_are_kept_in_32(loss, dtype):
         assert mine < 1.5 * other + torch.finfo(dtype).eps
 
 
-def test_small_gradients_of_float16_do_not_vanish_before_they_are_scaled():
+def test_small_float16_gradients_do_not_underflow_before_scaling():
     x, w, k, y = inputs(torch.float16, rows=4000)
     tiny = [x.detach() * 1e-3, w.detach() * 1e-3]
     given = [*(t.requires_grad_() for t in tiny), k, y]
@@ -408,7 +408,7 @@ print(largest() - before)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 @pytest.mark.slow
-def test_the_largest_value_exists_for_one_chunk_at_a_time():
+def test_logits_exist_for_one_chunk_at_a_time():
     logits = 2048 * 8192 * 4 // 1024
     grown = {}
     for kind in ("op", "formula"):
@@ -418,16 +418,16 @@ def test_the_largest_value_exists_for_one_chunk_at_a_time():
     assert grown["op"] < logits / 4
 
 
-# What it refuses, and what it says
+# Errors and messages
 
 
-def test_rows_that_a_caller_expanded_have_each_a_gradient():
+def test_expanded_rows_reused_after_a_sum_raise():
     d = torch.randn(1, 1).expand(12, 1).requires_grad_()
     with pytest.raises(FormulaError, match="`mul` takes `pow`, which is over all rows, back to single rows"):
         pullback.function(lambda x, d: ((d * x).mean(0) ** 3 * d).sum(), chunk=4)(torch.randn(12, 5), d)
 
 
-def test_columns_that_a_caller_expanded_may_be_expanded_to_rows():
+def test_expanded_columns_may_be_expanded_to_rows():
     x, b = torch.randn(10, 5), torch.zeros(()).expand(5).detach().requires_grad_()
 
     def loss(x, b):
@@ -437,7 +437,7 @@ def test_columns_that_a_caller_expanded_may_be_expanded_to_rows():
     torch.testing.assert_close(got, torch.autograd.grad(loss(x, b), b)[0])
 
 
-def test_what_is_not_a_sum_over_rows_is_refused_in_words():
+def test_loss_mixing_rows_raises_and_names_the_op():
     def centred(x, w):
         return ((x - x.mean(0)) @ w.t()).square().mean()
 
@@ -470,7 +470,7 @@ AROUND = torch.ones(HIDDEN, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_the_gradient_of_a_weight_lies_as_the_weight_does(dtype):
+def test_weight_gradient_has_the_strides_of_the_weight(dtype):
     x, w = torch.randn(37, 8).to(dtype), torch.randn(11, 8).to(dtype).requires_grad_()
     op = pullback.function(chunk=8)(lambda x, w: (x @ w.t()).tanh().square().mean())
     assert torch.autograd.grad(op(x, w), w)[0].stride() == w.stride()
@@ -492,18 +492,18 @@ def _asking(x):
     ],
 )
 @pytest.mark.parametrize("grad", [True, False])
-def test_what_has_no_chunks_is_refused(formula, why, grad):
+def test_unsupported_loss_raises(formula, why, grad):
     with pytest.raises(FormulaError, match=why):
         op_of(formula)(torch.ones(ROWS, HIDDEN, dtype=torch.float64, requires_grad=grad))
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, "some"])
-def test_a_chunk_is_a_number_of_rows(size):
+def test_invalid_chunk_size_raises(size):
     with pytest.raises(OptionError, match="number of rows"):
         pullback.function(chunk=size)
 
 
-def test_chunks_are_for_derived_ops():
+def test_chunk_raises_for_ruled_and_relaxed_ops():
     with pytest.raises(OptionError, match="chunk"):
         pullback.function(chunk=4, residuals=True)
     with pytest.raises(OptionError, match="chunk"):
@@ -512,7 +512,7 @@ def test_chunks_are_for_derived_ops():
         op_of(squares).vjp(lambda g, out, x, w, k, y: (g, g, None, None))
 
 
-def test_it_says_how_it_runs():
+def test_repr_and_explain_name_the_chunks():
     op = op_of(cross_entropy)
     assert repr(op).endswith(": derived, chunk=4>")
     page = op.explain(*inputs())
@@ -520,7 +520,7 @@ def test_it_says_how_it_runs():
     assert "computed: float64 [11, 5]" in page  # the gradients
 
 
-def test_it_is_compiled_ahead():
+def test_compile_makes_the_plans_ahead_of_calls():
     op, given = pullback.function(chunk=4)(Head.formula), inputs()[:3]
     op.compile(*given)
     assert [plan.run.args[0].differentiation is None for plan in op._plans.plans.values()] == [False, True]
@@ -529,7 +529,7 @@ def test_it_is_compiled_ahead():
 
 
 def passes(loss):
-    """Return which sums are computed ahead, and whether there is one that needs no pass ahead."""
+    """Sums that a first pass computes, and whether the loss depends on one sum alone, which needs no such pass."""
     op, given = op_of(loss), inputs()
     op(*given)
     (plan,) = op._plans.plans.values()
@@ -537,7 +537,7 @@ def passes(loss):
     return differentiation.ahead, differentiation.alone
 
 
-def test_what_is_computed_ahead_is_as_little_as_can_be():
+def test_first_pass_computes_only_the_sums_that_the_gradient_needs():
     assert passes(summed) == ((), False)
     assert passes(squares) == ((), False)
     assert passes(cross_entropy) == ((1,), False)  # how many targets are not ignored
@@ -545,7 +545,7 @@ def test_what_is_computed_ahead_is_as_little_as_can_be():
     assert passes(quotient) == ((0, 1), False)
 
 
-def test_more_kinds_of_call_than_plans_are_chunked_too(monkeypatch):
+def test_calls_beyond_max_plans_still_run_by_chunks(monkeypatch):
     monkeypatch.setattr("pullback.plans.MAX_PLANS", 2)
     op = op_of(squares)
     for rows in (5, 6, 7, 5):
@@ -569,13 +569,13 @@ class Head:
         return F.cross_entropy(x @ w.t(), k)
 
 
-def test_keywords():
+def test_keyword_arguments():
     x, w, k, y = inputs()
     expected = torch.autograd.grad(cross_entropy(x, w, k, y), (x, w))
     torch.testing.assert_close(torch.autograd.grad(Head.static(x, w=w, k=k), (x, w)), expected)
 
 
-def test_arguments_of_which_calls_cannot_be_told_apart_are_refused():
+def test_unhashable_or_aliased_arguments_raise():
     x, w, k, _ = inputs()
     with pytest.raises(FormulaError, match="object of type Head"):
         Head().loss(x, w, k)

@@ -1,4 +1,4 @@
-"""What is proven a function of sums over rows is one; and what mixes rows is refused, by the op that does it."""
+"""Proof that a loss is a function of sums over rows: proven losses equal their chunks, others name the op."""
 
 import inspect
 
@@ -10,7 +10,7 @@ from pullback.chunked.row_rules import split_by_rows
 from pullback.graph.trace import graph_of
 
 ROWS = 6
-"""As many as there are columns in `w`, and rows: a size proves nothing."""
+"""Equal to the number of rows and columns of `w`, so that a size proves nothing."""
 
 
 def tensors(seed=0):
@@ -88,7 +88,7 @@ SUMS = [
     lambda x, y: torch.einsum("ni,nj->ij", x, y).norm(),
     lambda x: x.sum() / x.shape[0],
     lambda x: ((x / x.shape[0]) ** 2).sum(),
-    # what keeps rows where they are
+    # ops that keep rows apart
     lambda x, w: F.normalize(x @ F.normalize(w, dim=1), dim=1).cumsum(1).sum(),
     lambda x, v: F.layer_norm(x, (6,), v).square().sum(),
     lambda x, v: (x @ v).square().sum(),
@@ -124,7 +124,7 @@ SUMS = [
 @pytest.mark.parametrize("formula", SUMS, ids=lambda f: inspect.getsource(f).strip()[:90])
 @pytest.mark.parametrize("size", [1, 4, ROWS])
 @pytest.mark.few(52)
-def test_sums_over_rows_are_found_and_are_those_of_chunks(formula, size):
+def test_proven_losses_equal_their_sums_over_chunks(formula, size):
     split, args = divided(formula)
     assert not isinstance(split, str), split
     assert 0 in split.inputs
@@ -189,18 +189,18 @@ MIXED = [
 
 
 @pytest.mark.parametrize(("op", "formula"), MIXED, ids=[f"{op}-{i}" for i, (op, _) in enumerate(MIXED)])
-def test_what_mixes_rows_is_refused_by_the_op_that_does(op, formula):
+def test_mixing_rows_is_refused_and_names_the_op(op, formula):
     why, _ = divided(formula)
     assert isinstance(why, str)
     assert op in why
 
 
-def test_a_weight_with_as_many_rows_is_shared_since_it_is_used_so():
+def test_weight_with_as_many_rows_is_shared_by_all_chunks():
     split, _ = divided(lambda x, w, k: F.cross_entropy(x @ w.t(), k))
     assert split.inputs == (0, 2)
 
 
-def test_what_could_have_rows_or_not_has_them():
+def test_input_that_may_have_rows_is_split():
     split, _ = divided(lambda x, y: x.sum() + y.sum())
     assert split.inputs == (0, 1)
 
@@ -226,7 +226,7 @@ class _Rule(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("formula", [_without_grad, _with_rule])
-def test_a_derivative_that_the_ops_do_not_show_is_refused(formula):
+def test_hidden_derivatives_are_refused(formula):
     why, _ = divided(formula)
     assert "derivative" in why
 
@@ -243,7 +243,7 @@ def _through_a_view(x):
     return y.sum()
 
 
-def test_writes_to_what_the_formula_made_are_taken_out():
+def test_in_place_ops_on_intermediates_are_functionalised():
     split, args = divided(_in_place)
     assert torch.allclose(by_chunks(split, args, 4), _in_place(*args))
     assert "in place" in divided(_through_a_view)[0]

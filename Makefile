@@ -19,8 +19,10 @@ ON_PYTHON := $(ON_VENV)/bin/python
 ON_STAMP  := $(ON_VENV)/installed
 # What is arithmetic of our own, intent and accuracy, is the same with each.
 ON_TESTS  := tests/test_torch_private.py tests/compose tests/graph tests/ruled tests/chunked tests/node \
-  $(patsubst %,tests/test_%.py,bits call call_tree decisions double_backward function_class guards hidden_dependence kernel_function modes op plan plans random_draws \
-    relaxed restricted_plans saved_tensors sizes) \
+  $(patsubst %,tests/test_%.py,call call_tree discontinuous_ops dispatch double_backward function_class guards \
+    hidden_dependence kernel_function modes op packed_masks plan plans random_draws relaxed restricted_plans \
+    saved_tensors sizes) \
+  $(patsubst %,tests/stable/test_%.py,forms jet lookup tower) \
   $(addprefix tests/check/,rules controls test_rules.py test_controls.py contexts) \
   $(addprefix tests/check/derivative/test_,first_order.py second_order.py forward_mode.py) \
   --ignore tests/check/rules/test_accuracy.py

@@ -1,4 +1,4 @@
-"""`pullback accuracy` as a program: what it measures, prints and refuses."""
+"""The command `pullback accuracy`: measurements, output and errors."""
 
 import json
 import math
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def call(folder, monkeypatch, capfd):
-    """Run the program in this process, which has torch loaded."""
+    """Run the command in this process, where torch is already loaded."""
 
     def call(*arguments):
         monkeypatch.chdir(folder)
@@ -70,7 +70,7 @@ def call(folder, monkeypatch, capfd):
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_function_of_a_file(call):
+def test_function_of_a_file_is_measured(call):
     status, out, err = call("ops.py:swish", "--dtype", "bfloat16", "--order", "2")
     assert status == 0
     assert out.startswith("swish(x)\n")
@@ -80,7 +80,7 @@ def test_a_function_of_a_file(call):
     assert err == "import noise\n"
 
 
-def test_a_function_of_torch_on_adomain_of(call):
+def test_function_of_torch_is_measured_on_a_domain(call):
     status, out, err = call("torch.nn.functional:gelu", "--dtype", "float32", "--domain", "x>0,x<=2")
     assert (status, err) == (0, "")
     assert out.startswith("gelu(x) for x > 0 and x <= 2\n")
@@ -115,7 +115,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_one_line(call, case):
+def test_invalid_arguments_are_one_line_of_error(call, case):
     arguments, message = BAD[case]
     status, out, err = call(*arguments)
     assert (status, out) == (2, "")
@@ -134,11 +134,11 @@ def test_what_is_wrong_is_one_line(call, case):
         (["long_name<=inf"], {"long_name": (-math.inf, math.inf)}),
     ],
 )
-def test_domains(texts, expected):
+def test_domain_option_is_parsed(texts, expected):
     assert domain_of(texts) == expected
 
 
-def test_a_method_and_a_module_are_loaded_by_their_path(folder, monkeypatch):
+def test_method_and_module_are_loaded_by_path(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert load_function("ops.py:Group.tripled")(2) == 6
@@ -147,7 +147,7 @@ def test_a_method_and_a_module_are_loaded_by_their_path(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_ctrl_c_ends_an_exhaustive_measurement_and_its_processes(folder, tmp_path):
-    """On a terminal, with a bar; what is done is kept."""
+    """On a terminal with a progress bar; finished parts are kept."""
     command = [sys.executable, "-m", "pullback", "accuracy", "ops.py:swish", "--exhaustive", "--dtype", "float32"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "80"}
     ours, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""How far a command is: on a terminal, elsewhere, and where nobody wants to know."""
+"""Progress of a command: on a terminal, elsewhere, and with --quiet."""
 
 import os
 import pty
@@ -20,7 +20,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_elsewhere_than_on_a_terminal_it_is_a_line_every_ten_seconds(clock, capsys):
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(clock, capsys):
     with progress("auditing", "functions") as show:
         for second in range(35):
             clock.seconds = float(second)
@@ -35,14 +35,14 @@ def test_elsewhere_than_on_a_terminal_it_is_a_line_every_ten_seconds(clock, caps
     ]
 
 
-def test_what_has_no_unit_is_counted_alone(clock, capsys):
+def test_progress_without_a_unit_shows_the_count_alone(clock, capsys):
     with progress("measuring") as show:
         clock.seconds = 10.0
         show(3, 8)
     assert capsys.readouterr().err == "pullback: measuring: 3 of 8\n"
 
 
-def test_quiet_is_quiet(clock, capsys):
+def test_quiet_prints_no_progress(clock, capsys):
     with progress("auditing", "functions", is_quiet=True) as show:
         clock.seconds = 100.0
         show(3, 8, "PB3 of Foo")
@@ -76,7 +76,7 @@ def test_only_the_report_is_on_standard_output(quiet, tmp_path):
     assert " of Slow" in done.stderr or quiet
 
 
-def test_a_terminal_shows_a_bar_and_what_is_run(tmp_path):
+def test_terminal_shows_a_bar_and_the_current_step(tmp_path):
     script = textwrap.dedent(
         """
         from pullback.cli.console import progress

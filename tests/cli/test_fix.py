@@ -1,4 +1,4 @@
-"""`pullback check --fix` and `--diff`: what is written, what is told, and the exit status."""
+"""`pullback check --fix` and `--diff`: files written, messages, and the exit status."""
 
 import ast
 import re
@@ -71,7 +71,7 @@ class Ends(Function):
 """
 
 
-def test_a_function_that_ends_its_process_keeps_no_other_from_being_mended(run, tmp_path):
+def test_crashing_function_does_not_stop_other_fixes(run, tmp_path):
     (tmp_path / "ops.py").write_text(HEADER + ENDS.lstrip() + CUBE)
     told = run("ops.py", "--fix").output
     assert "not fixed Ends (ops.py:5): while a fix was derived, the process ended with exit status 3" in told
@@ -80,7 +80,7 @@ def test_a_function_that_ends_its_process_keeps_no_other_from_being_mended(run, 
 
 
 @pytest.mark.slow
-def test_a_wrong_backward_is_replaced_and_only_that(run, tmp_path):
+def test_fix_replaces_only_the_wrong_backward(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_bytes((HEADER + CUBE + STRAIGHT).replace("\n", "\r\n").encode())
     path.chmod(0o755)
@@ -109,7 +109,7 @@ def test_a_wrong_backward_is_replaced_and_only_that(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_meant_is_changed_only_where_that_is_asked_for(run, tmp_path):
+def test_intended_gradient_is_fixed_only_with_unsafe_fixes(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + STRAIGHT.strip())
     assert "nothing to fix" in run("ops.py", "--fix").stderr
@@ -120,7 +120,7 @@ def test_what_is_meant_is_changed_only_where_that_is_asked_for(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_package_with_relative_imports_is_audited_as_one(run, tmp_path):
+def test_package_with_relative_imports_is_fixed(run, tmp_path):
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("from package.ops import Cube\n")
@@ -137,7 +137,7 @@ BROKEN_FORWARD = CUBE.replace("return x * x * x", "return torch.exp(x) / (1 + to
 
 
 @pytest.mark.slow
-def test_what_would_still_be_wrong_is_not_written(run, tmp_path):
+def test_fix_that_stays_wrong_is_not_written(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + BROKEN_FORWARD)
     result = run("ops.py", "--fix")
@@ -148,7 +148,7 @@ def test_what_would_still_be_wrong_is_not_written(run, tmp_path):
     assert path.read_text() == HEADER + BROKEN_FORWARD
 
 
-def test_a_file_that_may_not_be_written_stays(run, tmp_path):
+def test_read_only_file_is_not_changed(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + CUBE)
     path.chmod(0o444)
@@ -160,7 +160,7 @@ def test_a_file_that_may_not_be_written_stays(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_installed_module_is_changed_only_if_its_file_is_named(run, tmp_path, monkeypatch):
+def test_installed_module_is_changed_only_if_its_file_is_named(run, tmp_path, monkeypatch):
     folder = tmp_path / "site-packages"
     folder.mkdir()
     path = folder / "installed_ops.py"
@@ -172,7 +172,7 @@ def test_an_installed_module_is_changed_only_if_its_file_is_named(run, tmp_path,
     assert "would fix Cube" in run(str(path), "--diff").stderr
 
 
-def test_options_that_do_not_go_together_are_refused(run, tmp_path):
+def test_conflicting_options_are_refused(run, tmp_path):
     (tmp_path / "ops.py").write_text(HEADER + RIGHT)
     from click import UsageError
 
@@ -187,7 +187,7 @@ WRONG = {"MaskedSum", "GatedRsqrt", "XExpMinusY", "SinSquared"}
 
 
 @pytest.mark.slow
-def test_every_wrong_function_of_the_tutorial_is_mended(run, tmp_path):
+def test_every_wrong_tutorial_function_is_fixed(run, tmp_path):
     path = tmp_path / "tutorial_functions.py"
     path.write_bytes(TUTORIAL.read_bytes())
     result = run(path.name, "--fix")
@@ -201,7 +201,7 @@ def test_every_wrong_function_of_the_tutorial_is_mended(run, tmp_path):
 
 
 def _methods(text):
-    """The source of the methods of each class, without the lines that save."""
+    """The source of the methods of each class, without calls of save_for_backward."""
     return {
         node.name: {
             m.name: re.sub(r"ctx\.save_for_backward\(.*\)", "", ast.get_source_segment(text, m))

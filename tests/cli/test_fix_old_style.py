@@ -1,4 +1,4 @@
-"""`pullback check --fix` of what is written in the old style: what it makes of it, and what it leaves alone."""
+"""`pullback check --fix` on old-style Functions: conversion to setup_context, and refusals."""
 
 import re
 
@@ -10,7 +10,7 @@ from pullback.cli import program
 
 HEADER = "import torch\nfrom torch.autograd import Function\n\n\n"
 REFUSED = ("PB405", "PB406", "PB408")
-"""Where PyTorch refuses a forward that takes the context."""
+"""Rules of the transforms that refuse a forward with a context parameter."""
 
 SQUARE = '''\
 class Square(Function):
@@ -84,7 +84,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*args, select="PB"):
-        """Fix, with infos that `select` names: all, as an old style is told by infos alone."""
+        """Run the command with all rules selected: the old style is reported by infos alone."""
         chosen = ["--select", select] if select else []
         return CliRunner().invoke(program, ["check", *args, *chosen], catch_exceptions=False, standalone_mode=False)
 
@@ -92,7 +92,7 @@ def run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_infos_are_mended_only_where_they_are_selected(run, tmp_path):
+def test_infos_are_fixed_only_where_selected(run, tmp_path):
     path = tmp_path / "ops.py"
     wrong = SQUARE.replace("g * 2 * x", "g * 3 * x")
     path.write_text(HEADER + wrong)
@@ -104,7 +104,7 @@ def test_infos_are_mended_only_where_they_are_selected(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_right_function_gets_the_new_style_and_keeps_its_backward(run, tmp_path):
+def test_right_function_gets_setup_context_and_keeps_its_backward(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + SQUARE)
     result = run("ops.py", "--fix")
@@ -116,7 +116,7 @@ def test_a_right_function_gets_the_new_style_and_keeps_its_backward(run, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_gradient_that_is_meant_stays_in_the_new_style(run, tmp_path):
+def test_intended_gradient_is_kept_in_the_new_style(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + THROUGH.strip())
     assert "fixed SineThrough (ops.py:5): PB405, PB408\n" in run("ops.py", "--fix").stderr
@@ -126,7 +126,7 @@ def test_a_gradient_that_is_meant_stays_in_the_new_style(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wrong_function_gets_a_backward_and_the_new_style_at_once(run, tmp_path):
+def test_wrong_function_gets_backward_and_setup_context_at_once(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + SQUARE.replace("g * 2 * x", "g * 3 * x"))
     assert "fixed Square (ops.py:5): PB101, PB405, PB408\n" in run("ops.py", "--fix").stderr
@@ -134,7 +134,7 @@ def test_a_wrong_function_gets_a_backward_and_the_new_style_at_once(run, tmp_pat
 
 
 @pytest.mark.slow
-def test_what_was_not_looked_for_stays(run, tmp_path):
+def test_ignored_and_allowed_rules_are_not_fixed(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + SQUARE)
     assert "nothing to fix" in run("ops.py", "--fix", "--ignore", ",".join(REFUSED)).stderr
@@ -144,7 +144,7 @@ def test_what_was_not_looked_for_stays(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_old_names_go_also_where_the_context_stays(run, tmp_path):
+def test_deprecated_names_are_replaced_though_the_context_stays(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + RAMP)
     result = run("ops.py", "--fix")
@@ -157,7 +157,7 @@ def test_old_names_go_also_where_the_context_stays(run, tmp_path):
     assert "not fixed Ramp (ops.py:5): it saves mask, which is neither an input nor an output" in again.stderr
 
 
-def test_others_of_the_package_that_share_the_forward_are_heard(run, tmp_path):
+def test_forward_shared_by_another_module_is_not_split(run, tmp_path):
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -195,7 +195,7 @@ class Absolute(Function):
 
 
 @pytest.mark.slow
-def test_another_gradient_is_noticed(run, tmp_path):
+def test_split_that_changes_the_gradient_is_not_written(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + HIDDEN)
     result = run("ops.py", "--fix")
@@ -207,7 +207,7 @@ IDENTITY = SQUARE.replace("x * x", "x").replace("g * 2 * x", "-g").replace("x².
 
 
 @pytest.mark.slow
-def test_what_pytorch_refuses_in_the_new_style_stays(run, tmp_path):
+def test_split_that_pytorch_refuses_is_not_written(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + IDENTITY)
     result = run("ops.py", "--fix")

@@ -1,4 +1,4 @@
-"""The command line for the one who types: help that fits a screen, and completion."""
+"""Help texts of the command line, and shell completion."""
 
 import os
 import re
@@ -61,7 +61,7 @@ def complete(shell, *words):
     return done.stdout.splitlines()
 
 
-def test_zsh_shows_what_a_rule_finds_and_completes_whole_words(tmp_path):
+def test_zsh_completion_shows_rule_summaries_and_whole_words(tmp_path):
     file = tmp_path / "ops.py"
     file.write_text(OPS)
     shown = complete("zsh", "check", ".", "--select", "PB101")
@@ -83,16 +83,16 @@ def test_zsh_shows_what_a_rule_finds_and_completes_whole_words(tmp_path):
         ("rules nonsense", []),
         ("rules wrong-j", ["wrong-jvp"]),
         ("check . --select PB205,spurious-z", ["PB205,spurious-zero"]),
-        ("check ops.py :", ["Square", "Outer.Scale", "double"]),  # bash takes a colon for a word
+        ("check ops.py :", ["Square", "Outer.Scale", "double"]),  # bash splits words at colons
         ("check ops.py : S", ["Square"]),
-        ("check ops.py:S", ["ops.py:Square"]),  # unless it was told otherwise
+        ("check ops.py:S", ["ops.py:Square"]),  # unless it is configured not to
         ("check ops :: d", ["double"]),
         ("check . --inputs ops.py : d", ["double"]),
         ("check broken.py :", []),
         ("check absent.py :", []),
     ],
 )
-def test_bash_completes(typed, offered, tmp_path):
+def test_bash_completion(typed, offered, tmp_path):
     (tmp_path / "ops.py").write_text(OPS)
     (tmp_path / "broken.py").write_text("class")
     script = tmp_path / "pullback"
@@ -100,7 +100,7 @@ def test_bash_completes(typed, offered, tmp_path):
     script.chmod(0o755)
     words = ["pullback", *typed.split()]
     typing = f"""
-    compopt() {{ [ "$2" = default ] && echo files; }}  # bash has it only while it completes
+    compopt() {{ [ "$2" = default ] && echo files; }}  # bash has this builtin only during completion
     eval "$(_PULLBACK_COMPLETE=bash_source pullback)"
     complete -p pullback >&2
     COMP_WORDS=({" ".join(words)}) COMP_CWORD={len(words) - 1}

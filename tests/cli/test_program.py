@@ -1,4 +1,4 @@
-"""The command line as a program: what it prints where, and its exit status."""
+"""The command line in a process: standard output, standard error, and exit status."""
 
 import functools
 import json
@@ -91,7 +91,7 @@ def raising(fn):
 
 
 HANGING, SLEEP = f"hangs_{os.getpid()}.py", f"sleep 1000.{os.getpid()}"
-"""Of which there is one on the machine, whoever else runs tests on it."""
+"""The process id makes them unique among the test runs on a machine."""
 
 HANGS = (
     HEADER
@@ -111,19 +111,19 @@ class Hangs(Function):
 
 
 def run(verb, *arguments, cwd=None):
-    command = [sys.executable, "-m", "pullback", verb, "-q", *arguments]  # on a busy machine it would show progress
+    command = [sys.executable, "-m", "pullback", verb, "-q", *arguments]  # a slow machine would print progress
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
 @pytest.fixture
 def call(folder, monkeypatch, capfd):
-    """Run the program in this process, which has torch loaded."""
+    """Run the command in this process, where torch is already loaded."""
 
     def call(*arguments):
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "argv", ["pullback", *arguments])
         monkeypatch.setattr(sys, "path", [*sys.path])
-        monkeypatch.setattr("pullback.cli.console._EVERY", math.inf)  # a busy machine takes longer than a line waits
+        monkeypatch.setattr("pullback.cli.console._EVERY", math.inf)  # a slow machine would print progress
         with pytest.raises(SystemExit) as exit:
             main()
         return exit.value.code, *capfd.readouterr()
@@ -163,7 +163,7 @@ def test_json_is_alone_on_standard_output(noisy):
     assert noisy.stderr == ""
 
 
-def test_findings_give_status_1(noisy):
+def test_errors_give_status_1(noisy):
     assert noisy.returncode == 1
 
 
@@ -188,7 +188,7 @@ SINE = ("check", "noisy.py", "--select", "PB101", "--budget", "1")
     ("form", "begins"), [("sarif", '{\n  "$schema"'), ("html", "<!doctype html>"), ("text", "Sine  wrong")]
 )
 @pytest.mark.few(1)
-def test_other_forms_go_to_standard_output_or_to_a_file(form, begins, call, tmp_path):
+def test_report_formats_go_to_standard_output_or_a_file(form, begins, call, tmp_path):
     status, out, _ = call(*SINE, "--format", form)
     assert status == 1
     assert out.startswith(begins)
@@ -198,13 +198,13 @@ def test_other_forms_go_to_standard_output_or_to_a_file(form, begins, call, tmp_
     assert file.read_text().startswith(begins)
 
 
-def test_a_file_that_cannot_be_written_is_said(call, tmp_path):
+def test_unwritable_output_file_is_one_line_of_error(call, tmp_path):
     status, out, err = call(*SINE, "--output", str(tmp_path / "no" / "report"))
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
 
 
-def test_with_a_baseline_only_what_is_new_fails(call, tmp_path):
+def test_baseline_fails_only_on_new_findings(call, tmp_path):
     file = str(tmp_path / "baseline.json")
     status, out, err = call(*SINE, "--baseline", file, "--update-baseline")
     assert (status, out) == (0, "")
@@ -218,9 +218,9 @@ def test_with_a_baseline_only_what_is_new_fails(call, tmp_path):
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_colours_are_for_those_who_want_them(no_color, call, monkeypatch):
+def test_colours_follow_the_environment_variables(no_color, call, monkeypatch):
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": no_color}.items():
-        monkeypatch.setenv(name, value)  # the first makes of standard output a terminal
+        monkeypatch.setenv(name, value)  # FORCE_COLOR makes standard output count as a terminal
     out = call(*SINE)[1]
     colours = re.findall(r"\x1b\[(?:\d+;)*([349][0-8])[;m]", out)
     assert bool(colours) is not bool(no_color)
@@ -228,7 +228,7 @@ def test_colours_are_for_those_who_want_them(no_color, call, monkeypatch):
 
 
 @pytest.mark.parametrize(("fail_on", "status"), [("error", 1), ("warning", 1), ("info", 1), ("never", 0)])
-def test_fail_on(fail_on, status, call):
+def test_fail_on_sets_the_status(fail_on, status, call):
     assert call(*SINE, "--fail-on", fail_on)[0] == status
 
 
@@ -270,14 +270,14 @@ BAD = {
 }
 
 
-def test_a_generator_that_yields_nothing_leaves_it_to_guessing(call):
+def test_inputs_generator_that_yields_nothing_means_guessed_inputs(call):
     status, out, err = call("check", "quiet.py", "--inputs", "quiet.py:silent", "--select", "PB101")
     assert (status, err) == (0, "")
     assert "Shift" in out
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_and_status_2(case, call):
+def test_invalid_arguments_are_one_line_of_error_and_status_2(case, call):
     arguments, expected = BAD[case]
     status, out, err = call(*arguments)
     assert (status, out) == (2, "")
@@ -292,7 +292,7 @@ def test_bad_input_is_one_line_and_status_2(case, call):
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process(number, status, said, folder):
     command = [sys.executable, "-m", "pullback", "check", "-q", HANGING]
-    # a shell starts what runs in the background with Ctrl-C ignored, and so tests may have been
+    # a shell ignores SIGINT in background jobs, and the tests may run in one
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     program = subprocess.Popen(command, cwd=folder, preexec_fn=heard, **pipes)
@@ -308,8 +308,8 @@ def test_ctrl_c_leaves_no_process(number, status, said, folder):
 
 
 @pytest.mark.parametrize(("form", "shows"), [("text", True), ("json", False)])
-def test_ctrl_c_shows_what_is_finished(form, shows, call, folder, monkeypatch):
-    """A format that programs read holds a whole report or none."""
+def test_ctrl_c_prints_finished_audits_as_text_only(form, shows, call, folder, monkeypatch):
+    """Machine-readable formats hold a whole report or nothing."""
     report = pullback.check(f"{folder / 'quiet.py'}:Shift", torch.ones(2), select="PB101")
 
     def stopped(*_, **__):
@@ -334,7 +334,7 @@ def eventually(condition):
     return met
 
 
-def test_full_and_without_progress_at_once(call, monkeypatch):
+def test_verbose_and_quiet_combine(call, monkeypatch):
     asked = []
     monkeypatch.setattr(Reporting, "end", lambda reports, _: asked.append((reports.verbose, reports.quiet)) or 0)
     for flags in ([], ["-v"], ["-q"], ["-v", "-q"], ["-qv"]):
@@ -343,7 +343,7 @@ def test_full_and_without_progress_at_once(call, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [["rules"], ["rules", "PB101"]])
-def test_a_reader_that_goes_away_is_no_error(arguments):
+def test_broken_pipe_is_no_error(arguments):
     read, write = os.pipe()
     os.close(read)
     program = subprocess.run([sys.executable, "-m", "pullback", *arguments], stdout=write, stderr=subprocess.PIPE)
@@ -366,18 +366,18 @@ def test_rules_do_not_load_torch():
         assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_pages_are_those_of_the_rules():
+def test_pages_read_without_torch_match_the_rules():
     assert [(page.id, page.name, page.summary, page.text) for page in all_pages()] == [
         (rule.id, rule.name, rule.summary, rule.page) for rule in all_rules()
     ]
 
 
-def test_rules_of_a_family(call):
+def test_rules_lists_a_family(call):
     listed = call("rules", "pb7")[1].splitlines()
     assert [line[:5] for line in listed] == ["PB701", "PB702", "PB703", "PB704", "PB705"]
 
 
-def test_rules_lists_and_explains(call):
+def test_rules_lists_all_rules_and_prints_a_page(call):
     assert re.search(r"^PB101 +wrong-vjp +the gradient", call("rules")[1], re.MULTILINE)
     page = call("rules", "pb101")[1]
     assert page.startswith("wrong-vjp (PB101)")
@@ -385,7 +385,7 @@ def test_rules_lists_and_explains(call):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
-def test_a_full_disk_is_told_in_one_line():
+def test_full_disk_is_one_line_of_error():
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "pullback", "rules"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -393,7 +393,7 @@ def test_a_full_disk_is_told_in_one_line():
     assert (done.returncode, done.stderr) == (2, "pullback: the report cannot be written: No space left on device\n")
 
 
-def test_an_older_click_has_no_error_for_missing_arguments(tmp_path):
+def test_older_click_versions_work(tmp_path):
     code = (
         "import click; vars(click.exceptions).pop('NoArgsIsHelpError', None)\nfrom pullback.cli import main\nmain()\n"
     )

@@ -15,12 +15,12 @@ def rendered(render, what, **console):
     return out.getvalue()
 
 
-def test_one_line_for_each_rule():
+def test_catalogue_has_one_line_for_each_rule():
     expected = "PB101  wrong-vjp  the gradient is not the derivative\nPB199  odd        odd\n"
     assert rendered(print_catalogue, (WRONG, SHORT)) == expected
     assert "wrong-vjp" in rendered(print_catalogue, (WRONG, SHORT), force_terminal=True)
 
 
-def test_a_page_is_formatted_on_a_terminal_alone():
+def test_page_is_formatted_only_on_a_terminal():
     assert rendered(print_page, WRONG) == f"{WRONG.text}\n"
     assert "##" not in rendered(print_page, WRONG, force_terminal=True)

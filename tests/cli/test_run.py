@@ -1,4 +1,4 @@
-"""`pullback run`, as a program."""
+"""The command `pullback run`, in a process."""
 
 import os
 import re
@@ -85,7 +85,7 @@ def run(*arguments, folder, env=None):
 
 
 @pytest.mark.slow
-def test_the_program_runs_as_it_is_and_the_report_follows(folder):
+def test_program_runs_unchanged_and_the_report_follows(folder):
     expected = plain("train.py", "--lr", "3", "-m", folder=folder)
     got = run("train.py", "--lr", "3", "-m", folder=folder)
     assert got.stdout.startswith(expected.stdout)
@@ -96,7 +96,7 @@ def test_the_program_runs_as_it_is_and_the_report_follows(folder):
 
 
 @pytest.mark.slow
-def test_a_module_runs_as_with_python_m(folder):
+def test_module_runs_as_with_python_m(folder):
     for name in ("train", "package"):
         expected = plain("-m", name, "x", folder=folder)
         assert expected.returncode == 0
@@ -108,7 +108,7 @@ def test_a_module_runs_as_with_python_m(folder):
     [("raises", 1, "ValueError: lost\n"), ("exits", 7, ""), ("says", 1, "no data\n")],
 )
 @pytest.mark.few(1)
-def test_the_report_comes_however_the_program_ends(name, status, said, folder):
+def test_report_follows_a_program_that_fails_or_exits(name, status, said, folder):
     got = run("--fail-on", "never", f"{name}.py", folder=folder)
     assert got.returncode == status
     assert got.stderr.endswith(said)
@@ -117,25 +117,25 @@ def test_the_report_comes_however_the_program_ends(name, status, said, folder):
 
 
 @pytest.mark.parametrize("arguments", [["plain.py"], ["--fail-on", "never", "--steps", "1", "plain.py"]])
-def test_a_program_that_calls_no_custom_function_is_told_so(arguments, folder):
+def test_program_without_custom_functions_is_reported(arguments, folder):
     got = run(*arguments, folder=folder)
     assert (got.returncode, got.stdout) == (2, "done\n")
     assert got.stderr == "pullback: no custom function was called (calls inside torch.compile are not seen)\n"
 
 
-def test_a_program_that_fails_keeps_its_status(folder):
+def test_failing_program_keeps_its_status(folder):
     got = run("plain_fails.py", folder=folder)
     assert got.returncode == 7
     assert "no custom function was called" in got.stderr
 
 
-def test_after_some_steps_the_program_goes_on(folder):
+def test_program_continues_after_the_audited_steps(folder):
     out = run("--steps", "2", "train.py", folder=folder).stdout
     assert out.index("step 0") < out.index("PB101") < out.index("step 1") < out.index("step 4")
     assert out.count("error PB101") == 1
 
 
-def test_ctrl_c_ends_the_program_and_the_report_comes(folder):
+def test_ctrl_c_ends_the_program_and_the_report_follows(folder):
     command = [sys.executable, "-m", "pullback", "run", "-q", "--select", "PB101", "--budget", "1", "hangs.py"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
@@ -151,7 +151,7 @@ def test_ctrl_c_ends_the_program_and_the_report_comes(folder):
     assert err.count("\n") == 1
 
 
-def test_workers_of_a_loader_do_not_report(folder):
+def test_dataloader_workers_do_not_report(folder):
     got = run("loads.py", folder=folder)
     assert got.stderr == ""
     assert "30.0" not in got.stdout.splitlines()[0]
@@ -159,7 +159,7 @@ def test_workers_of_a_loader_do_not_report(folder):
 
 
 @pytest.mark.slow
-def test_only_the_first_of_several_processes_reports(folder):
+def test_only_rank_0_reports(folder):
     got = run("train.py", folder=folder, env={"RANK": "1"})
     assert (got.returncode, got.stdout.count("PB101")) == (0, 0)
     assert "PB101" in run("train.py", folder=folder, env={"RANK": "0"}).stdout
@@ -175,7 +175,7 @@ def test_only_the_first_of_several_processes_reports(folder):
     ],
 )
 @pytest.mark.few(2)
-def test_bad_input_is_one_line(arguments, said, folder):
+def test_invalid_arguments_are_one_line_of_error(arguments, said, folder):
     got = run(*arguments, folder=folder)
     assert (got.returncode, got.stdout) == (2, "")
     assert got.stderr.startswith(f"pullback: {said}")

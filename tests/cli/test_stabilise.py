@@ -1,4 +1,4 @@
-"""`pullback stabilise` on a small module: what it writes, what it says, what it refuses."""
+"""`pullback stabilise` on a small module: certificates, messages, and errors."""
 
 import textwrap
 
@@ -54,7 +54,7 @@ def stabilise(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_module_gets_its_certificates_and_uses_them(stabilise, folder):
+def test_module_gets_certificates_and_uses_them(stabilise, folder):
     said = stabilise("stable_ops.py", "--wide", "never")
     assert "log_of_sigmoid" in said
     assert "total stays as written" in said
@@ -88,13 +88,13 @@ def test_a_module_gets_its_certificates_and_uses_them(stabilise, folder):
         (["stable_ops.py:log_of_sigmoid", "--domain", "z>3"], "no variable 'z'"),
     ],
 )
-def test_bad_input_is_one_line(stabilise, args, expected):
+def test_invalid_arguments_are_one_line_of_error(stabilise, args, expected):
     said = stabilise(*args)
     assert expected in said
     assert len(said.strip().splitlines()) == 1
 
 
-def test_a_file_that_is_no_certificate_is_not_overwritten(stabilise, folder):
+def test_malformed_certificate_file_is_not_overwritten(stabilise, folder):
     path = folder / "stable_ops.stable.toml"
     before = path.read_text() if path.exists() else None
     path.write_text("not toml [")
@@ -120,7 +120,7 @@ VARIABLES = """
 
 
 @pytest.mark.slow
-def test_a_domain_is_for_the_ops_that_have_its_variable(stabilise, folder):
+def test_domain_applies_to_ops_with_that_variable(stabilise, folder):
     (folder / "two_ops.py").write_text(textwrap.dedent(VARIABLES))
     said = stabilise("two_ops.py", "--dtype", "bfloat16", "--domain", "x>0")
     assert "two_ops.stable.toml" in said
@@ -146,7 +146,7 @@ PARTS = """
 
 
 @pytest.mark.slow
-def test_of_a_larger_formula_the_parts_are_printed_and_written(stabilise, folder):
+def test_parts_of_a_larger_formula_are_printed_and_written(stabilise, folder):
     (folder / "ops_of_parts.py").write_text(textwrap.dedent(PARTS))
     said = " ".join(stabilise("ops_of_parts.py", "--dtype", "bfloat16").split())
     assert "mean_complement, part 1: 1 -" in said

@@ -1,4 +1,4 @@
-"""`pullback write`: to a file, to the screen, and what it refuses."""
+"""`pullback write`: output to a file or the terminal, and errors."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_file_and_its_tests_are_written_and_pass(run, tmp_path):
+def test_written_file_passes_its_written_tests(run, tmp_path):
     assert run("formulas.py:cube", "--test", "-o", "cubes.py").stdout.splitlines()[-2:] == [
         "wrote cubes.py",
         "wrote test_cubes.py",
@@ -52,14 +52,14 @@ def test_a_file_and_its_tests_are_written_and_pass(run, tmp_path):
     assert "5 passed" in printed
 
 
-def test_without_a_file_it_is_printed(run):
+def test_source_is_printed_without_a_file(run):
     output = run("formulas.py:cube").stdout
     assert output.startswith("import torch\n")
     assert "class Cube(torch.autograd.Function):" in output
     compile(output, "printed", "exec")
 
 
-def test_a_file_that_exists_stays_without_force(run, tmp_path):
+def test_existing_file_is_kept_without_force(run, tmp_path):
     (tmp_path / "mine.py").write_text("precious")
     with pytest.raises(OptionError, match=r"mine\.py exists"):
         run("formulas.py:cube", "-o", "mine.py")
@@ -68,7 +68,7 @@ def test_a_file_that_exists_stays_without_force(run, tmp_path):
     assert "class Cube" in (tmp_path / "mine.py").read_text()
 
 
-def test_what_is_not_there_is_one_line(run):
+def test_missing_target_is_one_line_of_error(run):
     with pytest.raises(TargetError, match=r"no 'cub' in .*cube"):
         run("formulas.py:cub")
     with pytest.raises(TargetError, match="name a function"):
@@ -76,14 +76,14 @@ def test_what_is_not_there_is_one_line(run):
 
 
 @pytest.mark.slow
-def test_an_example_call_is_given(run):
+def test_inputs_option_gives_the_example_call(run):
     with pytest.raises(OptionError, match=r"example call \(--inputs"):
         run("formulas.py:Scaled")
     assert "3 * x" in run("formulas.py:Scaled", "--inputs", "formulas.py:inputs").stdout
     assert run("formulas.py:cube", "--inputs", "formulas.py:inputs").stdout == run("formulas.py:cube").stdout
 
 
-def test_a_message_names_functions_and_classes(run):
+def test_error_message_suggests_names_and_shows_the_call(run):
     with pytest.raises(TargetError, match=r"did you mean .*Scaled"):
         run("formulas.py:Scale")
     with pytest.raises(OptionError, match=r"raised TypeError: .* It was called as cube\(Scaled\)"):

@@ -1,4 +1,4 @@
-"""Backwards derived from the forwards of Functions in files, and what is refused."""
+"""Backwards derived from the forward of a Function, and the reasons for refusing one."""
 
 import pytest
 import torch
@@ -15,28 +15,28 @@ def kept(derived):
     return [(one.kind, one.name, one.attribute) for one in derived.saved]
 
 
-def test_saved_are_inputs_and_what_the_forward_returns_by_name(subject):
+def test_backward_saves_inputs_and_named_outputs(subject):
     derived = derive(subject(op("out = torch.exp(x)\nreturn out")), [x])
     assert derived.body == ("(out,) = ctx.saved_tensors", "return g * out")
     assert kept(derived) == [("tensor", "out", "")]
     assert kept(derive(subject(op("return torch.exp(x)")), [x])) == [("tensor", "x", "")]
 
 
-def test_names_are_the_authors_where_nothing_else_has_them(subject):
+def test_author_names_are_kept_unless_they_clash(subject):
     derived = derive(subject(op("return g * g * gate", takes="ctx, g, gate", cotangents="gate")), [x, x])
     assert derived.parameters == ("ctx", "gate")
     assert derived.body[0] == "g, gate_ = ctx.saved_tensors"
     assert kept(derived) == [("tensor", "g", ""), ("tensor", "gate", "")]
 
 
-def test_a_backward_for_other_dimensions_needs_no_check(subject):
+def test_backward_valid_for_any_rank_has_no_check(subject):
     derived = derive(subject(op("return x.sum() * 2")), [x])
     assert not any("raise" in line for line in derived.body)
     assert not derived.valid_for
 
 
-def test_a_backward_for_some_dimensions_says_so(subject):
-    """The forward takes batches of matrices, too; what is derived of two matrices does not."""
+def test_backward_for_fixed_ranks_raises_on_others(subject):
+    """The forward takes batches of matrices; the backward derived from two matrices does not."""
     derived = derive(subject(op("return x @ y", takes="ctx, x, y")), [torch.randn(3, 4), torch.randn(4, 5)])
     assert any("raise ValueError" in line for line in derived.body)
     assert derived.valid_for == "x of shape [n, m], y of shape [m, k]"
@@ -63,12 +63,12 @@ def test_a_backward_for_some_dimensions_says_so(subject):
         (f"exec({op('return x * x')!r})\n", "source is in no file"),
     ],
 )
-def test_what_cannot_be_derived_is_one_line(subject, source, reason):
+def test_underivable_forward_is_refused_in_one_line(subject, source, reason):
     with pytest.raises(CannotFixError, match=reason) as refused:
         derive(subject(source), [x])
     assert "\n" not in str(refused.value)
 
 
-def test_tensors_in_lists_are_refused(subject):
+def test_list_of_tensors_is_refused(subject):
     with pytest.raises(CannotFixError, match="xs holds tensors"):
         derive(subject(op("return x * xs[0]", takes="ctx, x, xs")), [x, [x]])

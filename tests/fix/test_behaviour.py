@@ -1,4 +1,4 @@
-"""Whether a function gives the same by another source: a difference of one bit is seen, and of what kind it is."""
+"""Bitwise comparison of a function's values and gradients before and after an edit of its source."""
 
 import textwrap
 
@@ -40,28 +40,28 @@ def difference(tmp_path):
     return between
 
 
-def test_the_same_is_the_same(difference):
+def test_equivalent_source_gives_no_difference(difference):
     assert difference("return x * 3", "return 3 * x") == BitDifference()
 
 
-def test_a_bit_of_the_value_is_seen(difference):
+def test_one_bit_of_the_value_is_detected(difference):
     found = difference("return x * 3", "return (x * 3).nextafter(x + 9)")
     assert found.value.startswith("in the new style it gives another value for x: float64")
     assert found.value.endswith(" [example]")
 
 
-def test_a_bit_of_the_gradient_is_seen_and_no_value(difference):
+def test_one_bit_of_the_gradient_is_detected(difference):
     found = difference("return g * 3", "return (g * 3).nextafter(g + 9)")
     assert found.gradient.startswith("in the new style it gives another gradient for x: float64")
     assert not found.value
 
 
-def test_the_gradient_of_the_gradient_counts(difference):
+def test_double_backward_is_compared(difference):
     assert difference("return g * 3", "return g.detach() * 3").gradient
     assert difference("return g * 3", "return g * 3 + 0 * x").gradient
 
 
-def test_a_class_inside_of_a_class_is_found(tmp_path):
+def test_nested_class_is_found(tmp_path):
     inner = "class Outer:\n    @staticmethod\n" + textwrap.indent(SOURCE.partition("\n\n\n")[2], "    ")
     path = tmp_path / "inner.py"
     path.write_text(f"import torch\nfrom torch.autograd import Function\n{inner.replace('Unknown', 'int')}")
@@ -69,12 +69,12 @@ def test_a_class_inside_of_a_class_is_found(tmp_path):
     assert found == BitDifference()
 
 
-def test_layouts_and_dtypes_count(difference):
+def test_layouts_and_dtypes_are_compared(difference):
     assert difference("return x * 3", "return x * 3 if x.is_contiguous() else x * 4").value
     assert difference("return g * 3", "return g * 3 if g.dtype.itemsize == 8 else g * 4").gradient
 
 
-def test_what_cannot_be_run_is_no_proof(difference):
+def test_failed_run_counts_as_difference(difference):
     assert difference("class Op(Function)", "class Op(Unknown)").value.startswith("in the new style it was not run: ")
     assert "another value" in difference("return x * 3", "raise ValueError").value
     assert difference("return x * 3", "import os; os._exit(3)").value == (

@@ -1,4 +1,4 @@
-"""What is a reason to change a backward, what makes that unsafe, and what is no cure."""
+"""Findings that call for a fix, that make it unsafe, and that show that it failed."""
 
 import pytest
 
@@ -34,16 +34,16 @@ def finding(rule, severity="error", verdict="wrong", message="the gradient of x 
         (finding("PB402", "info"), ()),
     ],
 )
-def test_errors_and_warnings_about_the_backward_are_reasons(found, wanted):
+def test_backward_rules_are_errors_and_warnings_about_the_backward(found, wanted):
     assert backward_rules([found], unsafe=False) == wanted
 
 
-def test_a_rule_is_mended_where_the_new_source_has_nothing_of_it():
+def test_resolved_rules_have_no_finding_left():
     left = [finding("PB406", "info"), finding("PB303")]
     assert resolved_rules(["PB408", "PB101", "PB406", "PB101"], left) == ("PB101", "PB408")
 
 
-def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():
+def test_intended_finding_is_fixed_only_as_unsafe():
     meant = finding("PB101", "info", "intended")
     assert backward_rules([meant], unsafe=False) == ()
     assert backward_rules([meant], unsafe=True) == ("PB101",)
@@ -65,12 +65,12 @@ def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():
         (finding("PB404", "warning"), ""),
     ],
 )
-def test_what_is_not_proven_is_unsafe(found, reason):
+def test_undecided_audit_makes_the_fix_unsafe(found, reason):
     assert reason in unsafe_after([found])
     assert bool(reason) == bool(unsafe_after([found]))
 
 
-def test_a_cure_leaves_no_error_and_not_the_warnings_it_was_for():
+def test_still_wrong_reports_remaining_errors_and_new_ones():
     wrong, warned = finding("PB101"), finding("PB304", "warning", "unstable")
     assert still_wrong([wrong], []) == still_wrong([wrong, warned], [warned]) == ""
     assert "still has PB101" in still_wrong([wrong], [wrong])
@@ -82,7 +82,7 @@ def test_a_cure_leaves_no_error_and_not_the_warnings_it_was_for():
     assert "could not be audited: not audited: it raised" in still_wrong([wrong], [unaudited])
 
 
-def test_the_old_style_is_what_three_rules_say_and_what_pytorch_asks_for():
+def test_style_rules_are_selected_from_findings():
     refused = Finding("Op", "PB405", "func-grad-differs", "info", "unsupported", "not supported", hint=SPLIT)
     static, called = finding("PB801", "warning"), finding("PB803")
     assert style_rules([refused, static, called, finding("PB101"), finding("PB405")]) == ("PB405", "PB801", "PB803")
@@ -91,7 +91,7 @@ def test_the_old_style_is_what_three_rules_say_and_what_pytorch_asks_for():
     assert backward_rules([refused, static, called], unsafe=True) == ()
 
 
-def test_the_new_style_brings_no_error_and_no_new_warning():
+def test_wrong_in_style_reports_errors_and_new_warnings():
     warned = finding("PB408", "warning", "unsupported", "it raised")
     assert wrong_in_style([], [], ["PB408"]) == wrong_in_style([warned], [warned], ["PB408"]) == ""
     assert wrong_in_style([], [warned], []) == ""  # it was not asked for before

@@ -1,4 +1,4 @@
-"""New backwards in the author's source: what changes, and that nothing else does."""
+"""Insertion of a new backward into the author's source; all other lines stay."""
 
 import difflib
 import textwrap
@@ -47,12 +47,12 @@ def change(source, **derived):
 
 
 def lines_of(before, after):
-    """The lines that went and came."""
+    """The lines removed and the lines added."""
     lines = list(difflib.ndiff(before.splitlines(), after.splitlines()))
     return [line[2:] for line in lines if line[0] == "-"], [line[2:] for line in lines if line[0] == "+"]
 
 
-def test_what_is_not_replaced_stays_as_it_is():
+def test_edit_changes_only_replaced_lines():
     gone, new = lines_of(OLD, change(OLD, Square=SQUARE))
     assert gone == [
         "        ctx.save_for_backward(x*x)  # for later",
@@ -67,12 +67,12 @@ def test_what_is_not_replaced_stays_as_it_is():
     ]
 
 
-def test_no_change_gives_the_same_bytes():
+def test_empty_edit_keeps_bytes():
     for source in (OLD.encode(), OLD.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + OLD.encode()):
         assert with_backwards(source, {}) == source
 
 
-def test_encoding_line_endings_and_indentation_are_those_of_the_file():
+def test_edit_keeps_encoding_line_endings_and_indentation():
     text = "# -*- coding: latin-1 -*-\n# \xe9\n" + OLD.replace("    ", "\t")
     source = text.replace("\n", "\r\n").encode("latin-1")
     new = with_backwards(source, {"Square": SQUARE})
@@ -81,7 +81,7 @@ def test_encoding_line_endings_and_indentation_are_those_of_the_file():
     assert new.count(b"\n") == new.count(b"\r\n")
 
 
-def test_a_second_time_changes_nothing():
+def test_edit_is_idempotent():
     once = with_backwards(OLD.encode(), {"Square": SQUARE})
     assert with_backwards(once, {"Square": SQUARE}) == once
 
@@ -119,11 +119,11 @@ BOTH = NewBackward(("ctx", "g"), ("x, y = ctx.saved_tensors", "return g * y, g *
         ("pass", "pass\n        ctx.save_for_backward(inputs[0], inputs[1])"),
     ],
 )
-def test_setup_context_saves_by_the_names_it_has(setup, saved):
+def test_setup_context_saves_under_its_own_names(setup, saved):
     assert f"        {saved}\n" in change(NEW_STYLE.format(setup), Scaled=BOTH)
 
 
-def test_outputs_are_saved_by_name_or_place():
+def test_outputs_are_saved_by_name_or_index():
     derived = NewBackward(("ctx", "g"), ("(out,) = ctx.saved_tensors", "return g * out, g"), (OUT,))
     assert "ctx.save_for_backward(output)" in change(NEW_STYLE.format("ctx.save_for_backward(*inputs)"), Scaled=derived)
     second = NewBackward(derived.parameters, derived.body, (SavedValue("tensor", "output", 1, "out_1"),))
@@ -148,29 +148,29 @@ def forward_of(body, derived=SQUARE, more=""):
     return textwrap.dedent(new.partition("x):\n")[2].partition("\n\n")[0])
 
 
-def test_an_input_is_saved_before_its_name_means_something_else():
+def test_input_is_saved_before_it_is_rebound():
     body = '"""Twice."""\nx = x + 1\nctx.save_for_backward(x)\nreturn x'
     assert forward_of(body) == '"""Twice."""\nctx.save_for_backward(x)\nx = x + 1\nreturn x'
 
 
-def test_an_output_is_saved_once_it_is_there():
+def test_output_is_saved_after_it_is_assigned():
     body = "ctx.save_for_backward(x)\nout = x * x\nreturn out"
     derived = NewBackward(("ctx", "g"), ("(out,) = ctx.saved_tensors", "return g"), (OUT,))
     assert forward_of(body, derived) == "out = x * x\nctx.save_for_backward(out)\nreturn out"
 
 
-def test_what_the_old_backward_alone_read_is_no_longer_kept():
+def test_attributes_of_the_old_backward_alone_are_removed():
     body = "ctx.a = x.shape\nctx.set_materialize_grads(False)\nif x.dim():\n    ctx.b = 1\nctx.c = 2\nreturn x * ctx.c"
     kept = "ctx.save_for_backward(x)\nif x.dim():\n    pass\nctx.c = 2\nreturn x * ctx.c"
     assert forward_of(body) == kept
 
 
-def test_comments_of_what_is_taken_out_stay():
+def test_comments_of_removed_lines_stay():
     body = "# the shape\nctx.a = x.shape\nctx.save_for_backward(x)\nreturn x\n# done"
     assert forward_of(body) == "# the shape\nctx.save_for_backward(x)\nreturn x\n# done"
 
 
-def test_an_attribute_that_another_method_reads_is_not_overwritten():
+def test_attribute_used_by_another_method_is_not_overwritten():
     derived = NewBackward(SQUARE.parameters, SQUARE.body, (SavedValue("shape", "input", 0, "x", "x_shape"),))
     jvp = "\n\n        @staticmethod\n        def jvp(ctx, t): return t * ctx.x_shape"
     with pytest.raises(CannotFixError, match=r"ctx\.x_shape has another use"):
@@ -178,7 +178,7 @@ def test_an_attribute_that_another_method_reads_is_not_overwritten():
     assert "ctx.x_shape = x.shape" in forward_of("return x", derived)
 
 
-def test_torch_is_imported_and_f_spelled_out_where_they_are_not_there():
+def test_missing_torch_import_is_added_and_missing_f_alias_expanded():
     derived = NewBackward(("ctx", "g"), ("return torch.exp(g) * F.elu(g)",), ())
     source = FORWARD.format("return x", "").replace("import torch", "from torch.autograd import Function")
     new = change(source.replace("torch.autograd.Function", "Function"), Square=derived)
@@ -189,7 +189,7 @@ def test_torch_is_imported_and_f_spelled_out_where_they_are_not_there():
     assert change(known, Square=derived).count("import torch\n") == 1
 
 
-def test_classes_are_found_by_where_they_stand():
+def test_class_is_found_by_qualified_name():
     inner = "class Outer:\n" + textwrap.indent(OLD.partition("\n\n\n")[2], "    ")
     assert "return 2 * g * x" in with_backwards(inner.encode(), {"Outer.Square": SQUARE}).decode()
     with pytest.raises(CannotFixError, match="defines Square 2 times"):
@@ -198,6 +198,6 @@ def test_classes_are_found_by_where_they_stand():
         with_backwards(inner.encode(), {"Square": SQUARE})
 
 
-def test_a_signature_that_does_not_fit_is_replaced():
+def test_mismatched_signature_is_replaced():
     source = OLD.replace("def backward(ctx, g):", "def backward(ctx, *gs):")
     assert "def backward(ctx, g):" in change(source, Square=SQUARE)

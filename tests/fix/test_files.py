@@ -1,4 +1,4 @@
-"""Source files: replaced as a whole or not at all, audited in an overlay, compared by diffs."""
+"""Source files: atomic replacement, the overlay in which a fix is audited, and diffs."""
 
 import os
 import stat
@@ -18,7 +18,7 @@ def path(tmp_path):
     return path
 
 
-def test_a_file_is_replaced_and_keeps_its_mode(path):
+def test_write_replaces_the_file_and_keeps_its_mode(path):
     path.chmod(0o750)
     EditableFile(path).write(b"new\r\n")
     assert path.read_bytes() == b"new\r\n"
@@ -26,7 +26,7 @@ def test_a_file_is_replaced_and_keeps_its_mode(path):
     assert [p.name for p in path.parent.iterdir()] == ["ops.py"]
 
 
-def test_a_link_still_leads_to_the_file(path, tmp_path):
+def test_write_follows_a_symlink(path, tmp_path):
     link = tmp_path / "link.py"
     link.symlink_to(path)
     EditableFile(link).write(b"new")
@@ -34,7 +34,7 @@ def test_a_link_still_leads_to_the_file(path, tmp_path):
     assert path.read_bytes() == b"new"
 
 
-def test_what_was_changed_in_the_meantime_is_not_overwritten(path):
+def test_concurrent_change_is_not_overwritten(path):
     file = EditableFile(path)
     path.write_bytes(b"theirs")
     with pytest.raises(CannotFixError, match="changed in the meantime"):
@@ -43,7 +43,7 @@ def test_what_was_changed_in_the_meantime_is_not_overwritten(path):
     assert [p.name for p in path.parent.iterdir()] == ["ops.py"]
 
 
-def test_what_cannot_be_read_or_written_says_so(path):
+def test_unreadable_or_read_only_file_is_refused(path):
     path.chmod(0o444)
     with pytest.raises(CannotFixError, match="is read-only"):
         EditableFile(path)
@@ -52,7 +52,7 @@ def test_what_cannot_be_read_or_written_says_so(path):
         EditableFile(path)
 
 
-def test_a_write_that_fails_leaves_nothing_behind(path, monkeypatch):
+def test_failed_write_leaves_the_original_and_no_temporary_file(path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -64,13 +64,13 @@ def test_a_write_that_fails_leaves_nothing_behind(path, monkeypatch):
     assert [p.name for p in path.parent.iterdir()] == ["ops.py"]
 
 
-def test_installed_files_are_known():
+def test_installed_files_are_recognised():
     assert is_installed(Path(pytest.__file__))
     assert is_installed(Path(os.__file__))
     assert not is_installed(Path(__file__))
 
 
-def test_a_copy_has_the_neighbours_and_nothing_is_written_beside_the_file(tmp_path):
+def test_overlay_links_the_package_and_writes_nothing_beside_the_file(tmp_path):
     package = tmp_path / "package"
     (package / "inner").mkdir(parents=True)
     for name in ("package/__init__.py", "package/inner/__init__.py", "package/inner/ops.py", "package/data.txt"):
@@ -87,7 +87,7 @@ def test_a_copy_has_the_neighbours_and_nothing_is_written_beside_the_file(tmp_pa
     assert path.read_text() == "old"
 
 
-def test_a_diff_is_one_that_programs_take():
+def test_diff_is_in_unified_format():
     assert unified_diff("ops.py", b"a\nb", b"a\nc") == (
         "--- a/ops.py\n+++ b/ops.py\n@@ -1,2 +1,2 @@\n a\n"
         "-b\n\\ No newline at end of file\n+c\n\\ No newline at end of file\n"
@@ -96,12 +96,12 @@ def test_a_diff_is_one_that_programs_take():
     assert unified_diff("ops.py", b"same", b"same") == ""
 
 
-def test_the_encoding_is_that_of_the_file():
+def test_diff_uses_the_encoding_of_the_file():
     old = "# coding: latin-1\n# é\n".encode("latin-1")
     assert "+# è" in unified_diff("ops.py", old, old.replace(b"\xe9", b"\xe8"))
 
 
-def test_colours_change_no_letter():
+def test_coloured_diff_has_the_same_text():
     diff = unified_diff("ops.py", b"a\nb\n", b"a\nc\n")
     assert click.unstyle(coloured_diff(diff)) == diff
     head, body = (

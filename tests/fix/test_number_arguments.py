@@ -1,4 +1,4 @@
-"""Backwards of functions with numbers among their arguments: expressions in place of constants, and refusals."""
+"""Backwards of functions with numeric arguments: symbolic expressions in place of constants, and refusals."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def kept(derived):
     ],
 )
 @pytest.mark.few(2)
-def test_a_number_stands_for_itself(subject, forward, argument, returned):
+def test_numeric_argument_stays_symbolic(subject, forward, argument, returned):
     derived = derive(subject(op(forward, takes="ctx, x, n")), [x, argument])
     last = derived.body[-1].removeprefix("return ").removesuffix(", None")
     values = {"x": x + 2, "n": 1.7, "g": x, "torch": torch, "F": torch.nn.functional}
@@ -35,18 +35,18 @@ def test_a_number_stands_for_itself(subject, forward, argument, returned):
     assert ("value", "n", "n") in kept(derived) or "n" not in returned.replace("None", "")
 
 
-def test_an_argument_that_the_example_leaves_out_is_no_constant(subject):
+def test_default_argument_stays_symbolic(subject):
     derived = derive(subject(op("return torch.exp(eps * x)", takes="ctx, x, eps=0.25")), [x])
     assert ("value", "eps", "eps") in kept(derived)
     assert "0.25" not in "".join(derived.body)
 
 
-def test_values_for_which_the_text_does_not_hold_are_told(subject):
+def test_excluded_argument_values_are_listed(subject):
     assert derive(subject(op("return x**n", takes="ctx, x, n")), [x, 2.0]).valid_for == "n other than 0.0"
     assert not derive(subject(op("return torch.exp(n * x)", takes="ctx, x, n")), [x, 2.0]).valid_for
 
 
-def test_dimensions_are_arguments_too(subject):
+def test_dim_argument_stays_symbolic(subject):
     derived = derive(subject(op("out = torch.softmax(x, dim)\nreturn out", takes="ctx, x, dim")), [x, 1])
     assert derived.body[0] == "dim = ctx.dim"
     assert "sum(dim, keepdim=True)" in derived.body[-1]
@@ -61,6 +61,6 @@ def test_dimensions_are_arguments_too(subject):
         ("return x.sum() if n == 'sum' else x", "sum", "known for n='sum' alone"),
     ],
 )
-def test_what_other_arguments_would_change_is_refused(subject, forward, argument, reason):
+def test_structural_argument_is_refused(subject, forward, argument, reason):
     with pytest.raises(CannotFixError, match=reason):
         derive(subject(op(forward, takes="ctx, x, n")), [x, argument])

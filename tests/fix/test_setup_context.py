@@ -1,4 +1,4 @@
-"""The current style: what changes in the source of an old-style Function and what does not; other uses of a forward."""
+"""Conversion of an old-style Function to setup_context, and other uses of its forward that forbid it."""
 
 import pytest
 
@@ -75,24 +75,24 @@ last = [ 1,2 ]
 '''
 
 
-def test_comments_layout_annotations_and_defaults_stay():
+def test_comments_layout_annotations_and_defaults_are_kept():
     assert with_new_styles(OLD.encode(), {"Scaled": NewStyle()}).decode() == NEW
 
 
-def test_encoding_line_endings_and_indentation_are_those_of_the_file():
+def test_encoding_line_endings_and_indentation_are_kept():
     def other(text):
         return text.replace("utf-8", "latin-1").replace("    ", "\t").replace("\n", "\r\n").encode("latin-1")
 
     assert with_new_styles(other(OLD), {"Scaled": NewStyle()}) == other(NEW)
 
 
-def test_a_second_time_changes_nothing():
+def test_rewrite_is_idempotent():
     again = NewStyle(splits_forward=False)
     assert with_new_styles(NEW.encode(), {"Scaled": again}) == NEW.encode()
     assert with_new_styles(OLD.encode(), {}) == OLD.encode()
 
 
-def test_methods_become_static_where_they_can():
+def test_methods_become_static_unless_they_use_the_class():
     source = """
 class Op(Function):
     # twice
@@ -117,13 +117,13 @@ class Op(Function):
     assert "    @classmethod\n    def jvp(cls, ctx, t):\n" in new
 
 
-def test_the_old_name_of_saved_tensors_is_replaced():
+def test_saved_variables_becomes_saved_tensors():
     source = op("return x", gives="g * ctx.saved_variables[0]") + "\nother.saved_variables\n"
     new = with_new_styles(source.encode(), {"Op": NewStyle(splits_forward=False)}).decode()
     assert new == source.replace("ctx.saved_variables", "ctx.saved_tensors")
 
 
-def test_instances_that_are_called_are_applied():
+def test_called_instances_become_apply():
     calls = "a = Op()(x, y)\nb = Op( ) (x)\nc = Op(1)(x)\nd = Op()(x=x)\ne = Op()\nf = Other()(x)\ng = h.Op()(x)\n"
     new = with_new_styles((op("return x") + calls).encode(), {"Op": NewStyle(splits_forward=False)}).decode()
     assert new.endswith("a = Op.apply(x, y)\nb = Op.apply (x)\n" + calls.partition("(x)\n")[2])
@@ -153,13 +153,13 @@ class Op(Function):
         ("class Other(Function):\n    def f(cls, x):\n        return cls.forward(x)\n", ""),
     ],
 )
-def test_of_the_same_file(tmp_path, more, why):
+def test_other_use_in_the_same_file_is_found(tmp_path, more, why):
     path = tmp_path / "ops.py"
     path.write_text(f"{OP}\n{more}")
     assert other_use(path, "Op") == why
 
 
-def test_of_the_class_itself(tmp_path):
+def test_other_use_in_the_class_itself_is_found(tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(OP + "    @classmethod\n    def twice(cls, x):\n        return cls.forward(None, x)\n")
     assert other_use(path, "Op") == "its forward is called directly in line 10 of ops.py"
@@ -170,12 +170,12 @@ def test_of_the_class_itself(tmp_path):
     [
         ("from .ops import Op\nOp.forward(None, 1)\n", True),
         ("from . import ops\nops.Op.forward(None, 1)\n", True),
-        ("class Op:\n    pass\nOp.forward(None, 1)\n", False),  # one of its own
+        ("class Op:\n    pass\nOp.forward(None, 1)\n", False),  # another class of that name
         ("from .ops import Op\nOp.apply(1)\n", False),
-        ("Op.forward(\n", False),  # no Python
+        ("Op.forward(\n", False),  # invalid Python
     ],
 )
-def test_of_other_files_of_the_package(tmp_path, text, is_heard):
+def test_other_use_in_files_of_the_package_is_found(tmp_path, text, is_heard):
     inner = tmp_path / "package" / "inner"
     inner.mkdir(parents=True)
     for folder in (inner, inner.parent):
@@ -186,7 +186,7 @@ def test_of_other_files_of_the_package(tmp_path, text, is_heard):
     assert bool(other_use(inner / "ops.py", "Op")) == is_heard
 
 
-def test_of_files_beside_one_that_is_in_no_package(tmp_path):
+def test_other_use_in_the_same_folder_is_found_outside_a_package(tmp_path):
     (tmp_path / "ops.py").write_text(OP)
     (tmp_path / "use.py").write_text("from ops import Op\nOp.forward(None, 1)\n")
     (tmp_path / "deeper").mkdir()

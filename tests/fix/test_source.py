@@ -1,4 +1,4 @@
-"""Numbers that a forward reads from outside: those that may change do not become constants without a word."""
+"""Numbers that a forward captures: constants of its module, and values that may change."""
 
 import ast
 import inspect
@@ -34,15 +34,15 @@ def found(function):
     return mutable_captures(function, node)
 
 
-def test_a_constant_of_a_module_stays_one():
+def test_module_constant_is_not_mutable():
     assert found(reads_constants) == []
 
 
-def test_rebound_variables_items_and_attributes_may_change():
+def test_rebound_variables_items_and_attributes_are_mutable():
     assert sorted(found(reads_what_may_change)) == ["Holder.alpha = 0.7", "ITEMS['a'] = 2.0", "rebound = 0.5"]
 
 
-def test_a_variable_of_a_closure_may_change():
+def test_closure_variable_is_mutable():
     scale = 3.0
 
     def reads(x):

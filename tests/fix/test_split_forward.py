@@ -1,4 +1,4 @@
-"""Which statements of a forward go to `setup_context`, which stay, and which cannot be told apart."""
+"""Which statements of a forward move to `setup_context`, which stay, and which forwards cannot be split."""
 
 import textwrap
 
@@ -11,7 +11,7 @@ from .sources import op
 
 
 def split(body, takes="ctx, x", plain=(), **more):
-    """The bodies of the new forward and of the setup_context, and the line of the latter's head."""
+    """The bodies of the new forward and of setup_context, and the parameters of setup_context."""
     new = with_new_styles(op(body, takes, **more).encode(), {"Op": NewStyle(tuple(plain))}).decode()
     forward, _, rest = new.partition("    @staticmethod\n    def setup_context")
     head, _, setup = rest.partition(":\n")
@@ -40,13 +40,13 @@ def split(body, takes="ctx, x", plain=(), **more):
         ("ctx, x", "ctx.mark_non_differentiable()\nreturn x", "ctx.mark_non_differentiable()"),
     ],
 )
-def test_what_is_kept_of_the_inputs(takes, body, setup):
+def test_saved_inputs_are_unpacked_in_setup_context(takes, body, setup):
     forward, new, head = split(body, takes)
     assert (new, head) == (setup, "(ctx, inputs, output)")
     assert forward == body.rpartition("\n")[2]
 
 
-def test_the_context_keeps_its_name_and_no_name_is_taken():
+def test_context_keeps_its_name_and_no_parameter_is_shadowed():
     source = op("self.save_for_backward(inputs)\nreturn inputs + output", "self, inputs")
     new = with_new_styles(source.encode(), {"Op": NewStyle()}).decode()
     assert "def forward(inputs):" in new
@@ -57,7 +57,7 @@ def test_the_context_keeps_its_name_and_no_name_is_taken():
     )
 
 
-def test_outputs_that_are_returned_by_name_are_had():
+def test_setup_context_takes_outputs_by_name():
     body = "y = x.exp()\nctx.save_for_backward(y)\nreturn y"
     assert split(body) == ("y = x.exp()\nreturn y", "ctx.save_for_backward(y)", "(ctx, inputs, y)")
     body = "y = x.exp()\nm = y > 1\nctx.mark_non_differentiable(m)\nctx.save_for_backward(x, m)\nreturn y, m"
@@ -69,7 +69,7 @@ def test_outputs_that_are_returned_by_name_are_had():
     assert split(body) == ("x += 1\nreturn x", "ctx.mark_dirty(x)", "(ctx, inputs, x)")
 
 
-def test_what_only_the_backward_needs_goes_along():
+def test_statements_for_the_backward_alone_move_to_setup_context():
     body = "mask = x > 0  # where\nctx.save_for_backward(mask)\nreturn x.clamp(min=0)"
     assert split(body)[:2] == (
         "return x.clamp(min=0)",
@@ -78,7 +78,7 @@ def test_what_only_the_backward_needs_goes_along():
     assert split("ctx.save_for_backward(torch.sign(x))\nreturn x.abs()")[1].endswith("(torch.sign(x))")
 
 
-def test_sizes_and_numbers_are_worked_out_in_both():
+def test_sizes_and_numbers_are_computed_in_both_methods():
     body = "# rows\nn, m = x.shape  # of it\nscale = k / n\nctx.scale = scale\nctx.m = m\nreturn x.sum() * scale"
     forward, setup, _ = split(body, "ctx, x, k", ["k"], gives="g, None")
     assert forward == "# rows\nn, m = x.shape  # of it\nscale = k / n\nreturn x.sum() * scale"
@@ -87,14 +87,14 @@ def test_sizes_and_numbers_are_worked_out_in_both():
         split(body, "ctx, x, k", gives="g, None")  # k may be a tensor
 
 
-def test_what_is_kept_on_a_condition_goes_as_a_whole():
+def test_conditional_save_moves_as_a_whole():
     body = "if ctx.needs_input_grad[0]:\n    ctx.save_for_backward(x)\nelse:\n    pass\nreturn x * y"
     assert split(body, "ctx, x, y")[1] == (
         "x, _ = inputs\nif ctx.needs_input_grad[0]:\n    ctx.save_for_backward(x)\nelse:\n    pass"
     )
 
 
-def test_statements_that_share_a_line_are_told_apart():
+def test_statements_on_one_line_are_separated():
     assert split("ctx.k = 2; y = x * 2; ctx.save_for_backward(y)  # all\nreturn y")[:2] == (
         "y = x * 2  # all\nreturn y",
         "ctx.k = 2; ctx.save_for_backward(y)",
@@ -105,32 +105,32 @@ def test_statements_that_share_a_line_are_told_apart():
     assert "    def setup_context(ctx, inputs, output):\n        ctx.k = 2\n" in new
 
 
-def test_an_attribute_that_the_forward_reads_is_what_was_assigned_to_it():
+def test_context_attribute_read_by_the_forward_becomes_its_value():
     forward, setup, _ = split("ctx.dim = dim\nreturn x.sum(ctx.dim)", "ctx, x, dim", gives="g, None")
     assert (forward, setup) == ("return x.sum(dim)", "_, dim = inputs\nctx.dim = dim")
 
 
-def test_a_size_that_the_forward_reads_off_its_context_is_in_both():
+def test_size_read_from_the_context_is_computed_in_both_methods():
     forward, setup, _ = split("d = x.dim()\nctx.d = d\nreturn x * ctx.d")
     assert (forward, setup) == ("d = x.dim()\nreturn x * d", "(x,) = inputs\nd = x.dim()\nctx.d = d")
 
 
-def test_a_name_that_is_given_where_things_are_kept_is_there_for_the_next():
+def test_name_assigned_in_a_moved_block_is_available_to_later_statements():
     body = "if x.dim():\n    n = 2\n    ctx.n = n\nctx.m = n\nreturn x"
     assert split(body)[:2] == ("return x", "(x,) = inputs\n" + body.removesuffix("\nreturn x"))
 
 
-def test_a_forward_that_takes_everything_in_one_has_no_context_to_take_away():
+def test_forward_without_context_parameter_is_refused():
     with pytest.raises(CannotFixError, match="has no parameter for the context"):
         split("return args[1]", "*args")
 
 
-def test_an_early_return_after_all_is_kept_and_several_returns():
+def test_several_returns_after_the_saves_are_accepted():
     body = "ctx.save_for_backward(x)\nif k:\n    return x\nreturn x * 2"
     assert split(body, "ctx, x, k", gives="g, None")[1] == "x, _ = inputs\nctx.save_for_backward(x)"
 
 
-def test_other_functions_inside_of_a_forward_return_for_themselves():
+def test_returns_of_nested_functions_are_ignored():
     body = "def twice(t):\n    return t * 2\nctx.save_for_backward(x)\nreturn twice(x)"
     assert split(body)[0] == "def twice(t):\n    return t * 2\nreturn twice(x)"
 
@@ -188,20 +188,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_told_apart_stays(name):
+def test_inseparable_forward_is_refused(name):
     body, why = REFUSED[name]
     with pytest.raises(CannotFixError, match=why):
         split(body, "ctx, x, *, k=1" if name == "a keyword" else "ctx, x")
 
 
-def test_decorators_that_may_need_the_context_keep_the_forward_as_it_is():
+def test_forward_with_amp_decorator_is_refused():
     for decorator in ("@staticmethod\n    @custom_fwd", "@staticmethod\n    @torch.amp.custom_fwd(device_type='cuda')"):
         with pytest.raises(CannotFixError, match="decorated with custom_fwd"):
             split("return x", decorator=decorator)
     assert split("return x", decorator="@staticmethod\n    @torch.no_grad()")[0] == "return x"
 
 
-def test_defaults_need_a_gradient_for_each_argument():
+def test_defaults_need_one_gradient_per_argument():
     for gives in ("g", "(g, None)[:1]", "gradients", "(*gs, None)"):
         with pytest.raises(CannotFixError, match="default arguments"):
             split("return x", "ctx, x, k=2", gives=gives)

@@ -1,9 +1,9 @@
-"""What a mutant is: one textual patch of one right Function, and what should notice it."""
+"""A mutant: one textual patch of one right Function, and the rules that should find it."""
 
 from dataclasses import dataclass
 
 INFORMS = ("PB410", "PB415", "PB704")
-"""Rules that give infos alone, as their pages say: PyTorch drops any backward there, and most backwards waste some."""
+"""Rules that only give infos: PyTorch drops any backward there, or most backwards do some unneeded work."""
 
 
 @dataclass(frozen=True)
@@ -11,9 +11,9 @@ class Mutant:
     """A seeded bug.
 
     `old` occurs exactly once in the base's source and becomes `new`; `also` holds further such pairs where a
-    bug needs two places. `mode` is the row of the table of failure modes (0: waste, which it does not list),
-    `expects` the rules of which a warning already counts as caught (an error of any rule always does), and of those
-    that only inform, what they say. `survives` is the reason why a mutant is not caught, where it is not.
+    bug needs two places. `mode` is the row of the table of failure modes (0: waste, which is not in the table).
+    An error of any rule catches a mutant; so does a warning of a rule in `expects`, or its info if the rule only
+    gives infos. `survives` is the reason why a mutant is not caught.
     """
 
     id: str
@@ -43,5 +43,5 @@ class Mutant:
 
 
 def _tells(finding) -> bool:
-    """Whether a finding is a warning, or says that something is wrong where its rule gives infos alone."""
+    """True of a warning, and of an info that says `wrong` where its rule gives infos alone."""
     return finding.severity == "warning" or (finding.rule in INFORMS and finding.verdict == "wrong")

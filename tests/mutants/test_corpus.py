@@ -1,4 +1,4 @@
-"""The corpus itself: large enough, its patches apply, and its bases are right."""
+"""The corpus is large enough, its patches apply, and its bases are right."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from .catalogue import MUTANTS
 from .load import base_names, build, function_of, load_base
 
 
-def test_is_large_and_varied():
+def test_corpus_is_large_and_covers_every_base():
     assert len(MUTANTS) >= 50
     assert len({mutant.base for mutant in MUTANTS}) >= 8
     assert {mutant.base for mutant in MUTANTS} == set(base_names())

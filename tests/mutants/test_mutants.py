@@ -1,4 +1,4 @@
-"""Pullback must catch every mutant and say nothing against any base."""
+"""Every mutant is caught, and no base is reported."""
 
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ def findings_on(module, select=()):
 
 
 FIRST = {(mutant.mode, mutant.expects): mutant for mutant in reversed(MUTANTS)}
-"""The first mutant that fails in a way and is to be caught by certain rules: the short run audits these."""
+"""The first mutant for each failure mode and set of expected rules; the short run audits these."""
 
 
 def case(mutant, select):
-    """One that is known to survive is an expected failure with its reason."""
+    """A mutant as a parameter; a known survivor is an expected failure with its reason."""
     marks = [pytest.mark.xfail(reason=mutant.survives, strict=True)] if mutant.survives else []
     if select == "all" or FIRST[mutant.mode, mutant.expects] is not mutant:
         marks.append(pytest.mark.slow)

@@ -15,7 +15,7 @@ def path(tmp_path):
     return tmp_path / "baseline.json"
 
 
-def test_what_is_known_is_left_out_and_what_is_new_is_not(path):
+def test_known_findings_are_left_out_and_new_ones_stay(path):
     assert write_baseline(report(ERROR, INFO), path) == 2
     new = replace(ERROR, rule="PB104")
     left = without(report(ERROR, INFO, new), read_baseline(path))
@@ -24,12 +24,12 @@ def test_what_is_known_is_left_out_and_what_is_new_is_not(path):
     assert not left.ok
 
 
-def test_a_known_finding_may_move_and_say_other_numbers(path):
+def test_known_finding_matches_despite_other_lines_and_numbers(path):
     write_baseline(report(ERROR), path)
     moved = replace(ERROR, location=Location("ops.py", 99), message="other numbers", evidence=None)
     left = without(report(moved), read_baseline(path))
     assert left.ok
-    assert left.subjects[0].status == "known"  # it is no sound function
+    assert left.subjects[0].status == "known"  # the function still has a finding
 
 
 @pytest.mark.parametrize(
@@ -37,36 +37,36 @@ def test_a_known_finding_may_move_and_say_other_numbers(path):
     [{"severity": "warning"}, {"subject": "Cube"}, {"location": Location("other.py", 12)}, {"rule": "PB106"}],
     ids=str,
 )
-def test_another_severity_function_file_or_rule_is_new(path, change):
+def test_finding_of_another_severity_function_file_or_rule_is_new(path, change):
     write_baseline(report(replace(ERROR, **change)), path)
     assert without(report(ERROR), read_baseline(path)).findings == (ERROR,)
 
 
-def test_a_static_half_is_known_by_its_former_id(path):
+def test_static_half_matches_its_former_id(path):
     write_baseline(report(replace(ERROR, rule="PB804", name="tensor-on-ctx-in-source")), path)
     now = replace(ERROR, rule="PB201", name="tensor-on-ctx", alias="PB804")
     assert without(report(now), read_baseline(path)).findings == ()
     assert without(report(replace(now, alias="")), read_baseline(path)).findings != ()
 
 
-def test_one_more_of_the_same_is_new(path):
+def test_second_finding_of_the_same_rule_is_new(path):
     write_baseline(report(ERROR), path)
     again = replace(ERROR, message="and of y")
     assert without(report(ERROR, again), read_baseline(path)).findings == (again,)
 
 
-def test_a_function_that_could_not_be_audited_may_be_known(path):
+def test_unaudited_function_can_be_in_the_baseline(path):
     write_baseline(report(UNAUDITED), path)
     assert without(report(UNAUDITED), read_baseline(path)).ok
 
 
-def test_what_is_left_keeps_the_status_of_a_function(path):
+def test_status_follows_the_remaining_findings(path):
     warning = replace(ERROR, rule="PB303", severity="warning")
     write_baseline(report(ERROR), path)
     assert without(report(ERROR, warning), read_baseline(path)).subjects[0].status == "warned"
 
 
-def test_the_file_does_not_depend_on_the_order_of_findings(path):
+def test_baseline_is_independent_of_the_order_of_findings(path):
     write_baseline(report(ERROR, INFO), path)
     first = path.read_text()
     write_baseline(report(INFO, ERROR), path)
@@ -74,24 +74,24 @@ def test_the_file_does_not_depend_on_the_order_of_findings(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_no_file_says_how_to_write_one(path):
+def test_missing_baseline_error_names_the_option_that_writes_it(path):
     with pytest.raises(OptionError, match="--update-baseline writes it"):
         read_baseline(path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "findings": [{}]}', '{"version": 1}', "\x00"])
-def test_another_file_is_refused(path, text):
+def test_malformed_baseline_is_refused(path, text):
     path.write_text(text)
     with pytest.raises(OptionError, match="is no baseline"):
         read_baseline(path)
 
 
-def test_another_version_is_refused(path):
+def test_baseline_of_another_version_is_refused(path):
     path.write_text(json.dumps({"version": 2, "findings": []}))
     with pytest.raises(OptionError, match="of another version"):
         read_baseline(path)
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path):
+def test_missing_folder_is_an_error(tmp_path):
     with pytest.raises(OptionError, match="cannot be written"):
         write_baseline(report(ERROR), tmp_path / "no" / "baseline.json")

@@ -1,4 +1,4 @@
-"""The page as a browser shows it: at the width of a desk and of a phone, on light and on dark."""
+"""The HTML page in a browser: desktop and phone widths, light and dark colour schemes."""
 
 import re
 import shutil
@@ -26,11 +26,11 @@ _TELL = """<script>addEventListener("load", () => {
 _FRAME = """<body style="margin: 0"><script>
 addEventListener("message", (e) => document.body.setAttribute("data-facts", e.data));
 </script><iframe src="page.html" style="border: 0; width: {width}px; height: 900px"></iframe></body>"""
-"""A frame is as narrow as it is told to be; a window of a headless browser is not."""
+"""A frame can be as narrow as a phone; the window of a headless browser has a minimum width."""
 
 
 def page():
-    """Return a page with a name, code and numbers that are wide, and a script of ours that measures it."""
+    """A page with long names, code and numbers, and a script that measures it."""
     finding = replace(ERROR, subject=LONG, message="x" * 300, hint="y " * 90, reproduce="z" * 300)
     found = report(ERROR, INFO, measured=MEASURED)
     wide = replace(found.subjects[0], name=LONG, cases=12345)
@@ -60,16 +60,16 @@ def browse(folder, width, *options):
 
 @pytest.mark.parametrize("width", [DESK, PHONE])
 @pytest.mark.parametrize(("scheme", "paper"), [(LIGHT, PAPER), (DARK, NIGHT)], ids=["light", "dark"])
-def test_the_page_fits_and_has_the_colours_asked_for(folder, width, scheme, paper):
+def test_page_fits_the_width_and_follows_the_colour_scheme(folder, width, scheme, paper):
     told = re.search(r'data-facts="(\d+)\|(\d+)\|([^"]*)"', browse(folder, width, *scheme, "--dump-dom"))
     assert int(told[2]) == width
-    assert int(told[1]) == width  # nothing sticks out
+    assert int(told[1]) == width  # no horizontal overflow
     assert told[3] == f"rgb{paper}"
 
 
 @pytest.mark.parametrize("width", [DESK, PHONE])
 @pytest.mark.parametrize(("scheme", "paper"), [(LIGHT, PAPER), (DARK, NIGHT)], ids=["light", "dark"])
-def test_the_picture_is_not_blank(folder, width, scheme, paper):
+def test_screenshot_is_not_blank(folder, width, scheme, paper):
     image = pytest.importorskip("PIL.Image")
     target = folder / f"page_{width}_{paper[0]}.png"
     browse(folder, width, *scheme, f"--screenshot={target}")

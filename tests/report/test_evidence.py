@@ -1,4 +1,4 @@
-"""Findings as they are shown: in groups, and with their lines of source."""
+"""Groups of findings by cause, and excerpts of their source."""
 
 from dataclasses import replace
 
@@ -21,19 +21,19 @@ def rules_of(*findings):
     return [[group.first.rule, *(f.rule for f in group.also)] for group in groups_of(findings)]
 
 
-def test_a_wrong_gradient_leads_what_else_it_is_wrong_in():
+def test_wrong_gradient_leads_its_consequences():
     assert rules_of(ERROR, SECOND, VMAP) == [["PB101", "PB401", "PB406"]]
 
 
-def test_the_range_is_a_cause_of_its_own():
+def test_range_findings_form_their_own_group():
     assert rules_of(ERROR, NONFINITE, SECOND, DIGITS) == [["PB101", "PB401"], ["PB301", "PB303"]]
 
 
-def test_what_is_refused_or_of_another_kind_stands_alone():
+def test_refusals_and_unrelated_findings_are_not_grouped():
     assert rules_of(ERROR, LEAK, SECOND, UNRUN, INFO) == [["PB101", "PB401"], ["PB204"], ["PB409"], ["PB405"]]
 
 
-def test_nothing_is_lost():
+def test_every_finding_is_in_a_group():
     found = [ERROR, NONFINITE, LEAK, SECOND, DIGITS, INFO]
     told = [f for group in groups_of(found) for f in (group.first, *group.also)]
     assert sorted(map(id, told)) == sorted(map(id, found))
@@ -49,33 +49,33 @@ def file(tmp_path):
     return str(path)
 
 
-def test_the_line_and_those_after_it(file):
+def test_excerpt_is_the_line_and_those_after_it(file):
     lines = excerpt(Location(file, 1))
     assert [(line.number, line.marked) for line in lines] == [(1, True), (2, False), (3, False)]
     assert lines[1].text == "    return x \\x1b[31m"
 
 
-def test_the_last_line_has_none_after_it(file):
+def test_excerpt_at_the_last_line_is_one_line(file):
     assert [line.number for line in excerpt(Location(file, 3))] == [3]
 
 
 @pytest.mark.parametrize("line", [None, 4, 4000])
-def test_no_such_line(file, line):
+def test_excerpt_of_a_missing_line_is_empty(file, line):
     assert excerpt(Location(file, line)) == []
 
 
-def test_no_such_file(tmp_path):
+def test_excerpt_of_a_missing_file_is_empty(tmp_path):
     for file in (None, "<string>", str(tmp_path), str(tmp_path / "no.py")):
         assert excerpt(Location(file, 1)) == []
 
 
-def test_what_is_no_text_is_not_shown(tmp_path):
+def test_excerpt_of_a_binary_file_is_empty(tmp_path):
     path = tmp_path / "ops.py"
     path.write_bytes(b"\xff\xfe\x00")
     assert excerpt(Location(str(path), 1)) == []
 
 
-def test_large_files_are_not_read(tmp_path):
+def test_excerpt_of_a_large_file_is_empty(tmp_path):
     path = tmp_path / "ops.py"
     path.write_text("x = 1\n" * 200_000)
     assert excerpt(Location(str(path), 1)) == []

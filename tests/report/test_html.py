@@ -21,7 +21,7 @@ def text_of(page):
     return " ".join("".join(body_of(page).itertext()).split())
 
 
-def test_all_that_was_found_is_on_the_page():
+def test_every_finding_is_on_the_page():
     text = text_of(to_html(report(ERROR, INFO, UNAUDITED, allowed=2)))
     for part in (ERROR.message, ERROR.hint, ERROR.reproduce, "expected 2", "PB001", "PB405", "allowed: 2", "ops.py:12"):
         assert part in text
@@ -31,7 +31,7 @@ HOSTILE = "<script>alert(1)</script>&\"'\x1b[31m"
 
 
 @pytest.mark.parametrize("field", ["subject", "message", "hint", "reproduce", "name"])
-def test_what_is_audited_cannot_become_markup(field):
+def test_fields_of_findings_are_escaped(field):
     hostile = replace(ERROR, **{field: HOSTILE}, location=Location(HOSTILE, 1))
     found = report(hostile)
     named = SubjectResult(hostile.subject, hostile.location, "wrong", 1, 0.1)
@@ -41,7 +41,7 @@ def test_what_is_audited_cannot_become_markup(field):
     assert "<script>alert(1)</script>" in text_of(page)
 
 
-def test_hostile_values_and_source_stay_text(tmp_path):
+def test_values_and_source_are_escaped(tmp_path):
     path = tmp_path / "ops.py"
     path.write_text("x = '<script>1</script>'\n")
     evidence = replace(ERROR.evidence, got="<script>" * 20, where="</pre><script>")
@@ -52,14 +52,14 @@ def test_hostile_values_and_source_stay_text(tmp_path):
     assert "x = '<script>1</script>'" in text_of(page)
 
 
-def test_nothing_comes_from_elsewhere():
+def test_page_loads_no_external_resources():
     page = to_html(report(ERROR, INFO))
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", page)
     assert "@import" not in page
     assert "default-src 'none'" in page
 
 
-def test_links_lead_somewhere():
+def test_every_link_has_a_target():
     root = body_of(to_html(report(ERROR)))
     ids = {e.get("id") for e in root.iter() if e.get("id")}
     links = [a.get("href") for a in root.iter("a")]
@@ -67,18 +67,18 @@ def test_links_lead_somewhere():
     assert {link[1:] for link in links} == ids
 
 
-def test_without_findings_and_without_functions():
+def test_report_without_findings_or_functions_renders():
     assert "nothing found" in text_of(to_html(report()))
     assert "0 functions" in text_of(to_html(replace(report(), subjects=())))
 
 
-def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
+def test_notebook_shows_the_page_in_a_sandboxed_frame():
     found = report(replace(ERROR, message='"><script>'))
     page = re.fullmatch(r'<iframe sandbox srcdoc="([^"]*)" style="[^"<>]*"></iframe>', found._repr_html_())
     assert html.unescape(page.group(1)) == to_html(found)
 
 
-def test_what_a_finding_leads_is_folded_below_it_and_whole():
+def test_secondary_finding_is_folded_in_full():
     second = replace(ERROR, rule="PB401", message="The second one.", reproduce="fn(2)", hint="And again.")
     root = body_of(to_html(report(ERROR, second)))
     (article,) = root.iter("article")
@@ -89,7 +89,7 @@ def test_what_a_finding_leads_is_folded_below_it_and_whole():
     assert "PB101" not in text
 
 
-def test_the_table_counts_findings_by_severity():
+def test_table_counts_findings_by_severity():
     root = body_of(to_html(report(ERROR, replace(ERROR, rule="PB104"), UNAUDITED)))
     (row,) = [tr for tr in root.iter("tr") if tr.find("td/a") is not None]
     assert [td.text for td in row.iter("td") if "n" in td.get("class", "").split()] == [
@@ -97,14 +97,14 @@ def test_the_table_counts_findings_by_severity():
     ]
 
 
-def test_each_context_says_in_words_how_it_went():
+def test_each_context_has_its_result_in_words():
     root = body_of(to_html(report(ERROR, measured=MEASURED)))
     (row,) = [ul for ul in root.iter("ul") if ul.get("class") == "contexts"]
     told = [" ".join("".join(li.itertext()).split()) for li in row.iter("li")]
     assert told == ["✗ eager error", "○ func.grad refused", "– export not tried"]
 
 
-def test_bytes_are_a_bar():
+def test_byte_counts_are_a_bar():
     kept = replace(ERROR, rule="PB702", evidence=Evidence(16, 64, where="kept for the backward", unit="bytes"))
     for page in (to_html(report(kept)), to_html(report(replace(kept, severity="info")))):
         (bar,) = [e for e in body_of(page).iter("span") if e.get("class") == "bar"]
@@ -112,7 +112,7 @@ def test_bytes_are_a_bar():
         assert bar.find("span").get("style") == "width: 25.0%"
 
 
-def test_pictures_have_names_and_captions():
+def test_plots_have_labels_and_captions():
     pytest.importorskip("matplotlib")
     root = body_of(to_html(report(ERROR, measured=MEASURED)))
     figures = list(root.iter("figure"))
@@ -127,7 +127,7 @@ def test_pictures_have_names_and_captions():
         assert word in caption
 
 
-def test_without_matplotlib_the_page_is_whole_and_says_what_to_install(monkeypatch):
+def test_page_without_matplotlib_is_complete_and_names_the_package(monkeypatch):
     monkeypatch.setattr(plots, "can_plot", lambda: False)
     page = to_html(report(ERROR, measured=MEASURED))
     assert "pip install 'pullback[plots]'" in text_of(page)
@@ -136,7 +136,7 @@ def test_without_matplotlib_the_page_is_whole_and_says_what_to_install(monkeypat
     assert "pullback[plots]" not in text_of(to_html(report(ERROR)))
 
 
-def test_pictures_of_many_functions_are_not_drawn_and_it_is_said(monkeypatch):
+def test_number_of_plots_is_limited_with_a_note(monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(plots, "slope_plot", lambda slope, function: plots.Markup("<svg/>"))
     one = replace(report(measured=replace(MEASURED, errors=())).subjects[0])
@@ -151,7 +151,7 @@ def test_pictures_of_many_functions_are_not_drawn_and_it_is_said(monkeypatch):
     assert "those of the first 40 functions are" in text_of(page)
 
 
-def test_what_was_measured_cannot_become_markup_either():
+def test_measurements_are_escaped():
     hostile = Measurements(
         (ContextResult(HOSTILE, "error"),),
         tuple(replace(slope, by=HOSTILE) for slope in MEASURED.slopes),
@@ -176,7 +176,7 @@ def test_functions_with_errors_come_first():
     assert names == ["Square", "Mild", "Bad"]
 
 
-def test_functions_with_and_without_a_file():
+def test_functions_are_grouped_by_file():
     one = report().subjects[0]
     nowhere = replace(one, name="Nowhere", location=Location())
     root = body_of(to_html(replace(report(), subjects=(one, nowhere))))

@@ -16,7 +16,7 @@ from pullback.report.report import Report
 from .findings import ERROR, INFO, UNAUDITED, report
 
 
-def test_a_finding_survives_json():
+def test_finding_round_trips_through_json():
     for got in (1.5, float("inf"), "a text"):
         finding = replace(ERROR, evidence=replace(ERROR.evidence, got=got))
         assert finding_from_dict(json.loads(json.dumps(finding_to_dict(finding)))) == finding
@@ -24,13 +24,13 @@ def test_a_finding_survives_json():
     assert math.isnan(back.evidence.got)
 
 
-def test_a_report_survives_json():
+def test_report_round_trips_through_json():
     whole = report(replace(ERROR, evidence=None), UNAUDITED, INFO, allowed=2)
     whole = replace(whole, findings=tuple(replace(finding, evidence=None) for finding in whole.findings))
     assert Report.from_dict(json.loads(whole.to_json())) == whole
 
 
-def test_what_was_measured_survives_json():
+def test_measurements_round_trip_through_json():
     slope = GradientCurve("x", (0.0, 1.0), (None, 1.5), (None, 1.0), (2.0, 1.0))
     errors = UlpErrors("value", "float32", (-1.0,), (None,), True)
     measured = Measurements((ContextResult("func.grad", "unsupported"),), (slope,), (errors,))
@@ -58,14 +58,14 @@ def test_json_is_strict():
     assert set(data["version"]) == {"pullback", "torch", "python"}
 
 
-def test_ok_needs_every_subject_audited_and_no_error():
+def test_report_is_ok_without_errors_and_unaudited_functions():
     assert report().ok
     assert report(INFO).ok
     assert not report(ERROR).ok
     assert not report(UNAUDITED).ok
 
 
-def test_warnings_alone_do_not_make_it_wrong():
+def test_status_of_warnings_is_warned_or_unstable():
     warning = replace(ERROR, severity="warning")
     assert status_of([warning, INFO]) == "warned"
     assert status_of([warning, ERROR]) == "wrong"
@@ -73,20 +73,20 @@ def test_warnings_alone_do_not_make_it_wrong():
     assert status_of([replace(warning, verdict="unstable")]) == "unstable"
 
 
-def test_status_of():
+def test_status_is_that_of_the_worst_finding():
     assert status_of([]) == "ok"
     assert status_of([INFO, UNAUDITED]) == "unaudited"
     assert status_of([UNAUDITED, ERROR, INFO]) == "wrong"
 
 
-def test_at_least():
+def test_at_least_filters_by_severity():
     findings = report(ERROR, UNAUDITED, INFO)
     assert findings.at_least("error") == (ERROR,)
     assert findings.at_least("warning") == (ERROR, UNAUDITED)
     assert findings.at_least("info") == (ERROR, UNAUDITED, INFO)
 
 
-def test_summary():
+def test_summary_counts_findings():
     of_two, of_one = report(ERROR, INFO, allowed=1), report(UNAUDITED)
     both = Report((*of_two.subjects, *of_one.subjects), (*of_two.findings, *of_one.findings), allowed=3)
     assert both.summary == {

@@ -1,4 +1,4 @@
-"""Pictures as text: what is drawn, its colours, its names, and nothing of a page beyond their own."""
+"""SVG plots: labels, colours, escaping, and independence from the page around them."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -21,22 +21,22 @@ def words(picture):
     return [e.text for e in root.iter() if e.tag.endswith("text")]
 
 
-def test_the_input_and_both_curves_are_named():
+def test_curve_plot_names_the_input_and_both_curves():
     found = words(slope_plot(SLOPE, "Square"))
     assert {"x", "numeric derivative", "backward"} <= set(found)
 
 
-def test_every_dtype_and_the_range_are_named():
+def test_error_plot_names_every_dtype_and_the_scale():
     assert {*DTYPES, "1e6", "≥ 1e9"} <= set(words(error_plot("value", VALUE, "Square")))
 
 
-def test_all_colours_are_the_page_s():
+def test_colours_are_variables_of_the_page():
     for picture in (slope_plot(SLOPE, "Square"), error_plot("value", VALUE, "Square")):
         assert "var(--" in picture
         assert not re.search(r"(fill|stroke): #[0-9a-f]", picture)
 
 
-def test_nothing_reaches_beyond_the_picture():
+def test_picture_has_no_styles_and_no_external_references():
     picture = slope_plot(SLOPE, "Square")
     assert "<style" not in picture
     assert "<metadata" not in picture
@@ -44,7 +44,7 @@ def test_nothing_reaches_beyond_the_picture():
     assert not re.search(r"url\((?!#)", picture)
 
 
-def test_names_are_text_and_no_mathematics():
+def test_names_are_escaped_and_not_parsed_as_mathtext():
     hostile = replace(SLOPE, by="$\\frac{$</text><script> font: 1 d=")
     picture = slope_plot(hostile, '"><script>')
     assert "<script" not in picture
@@ -52,11 +52,11 @@ def test_names_are_text_and_no_mathematics():
     assert ElementTree.fromstring(picture).get("aria-label").count("<script>") == 2
 
 
-def test_the_same_numbers_give_the_same_picture():
+def test_plot_is_deterministic():
     assert slope_plot(SLOPE, "Square") == slope_plot(SLOPE, "Square")
 
 
 @pytest.mark.parametrize("numbers", [(None, None, None), (1.0, 1.0, 1.0), (0.0, 0.0, 1e300)])
-def test_any_numbers_can_be_drawn(numbers):
+def test_missing_equal_and_extreme_numbers_can_be_plotted(numbers):
     assert slope_plot(replace(SLOPE, got=numbers, low=numbers, high=numbers), "Square").startswith("<svg")
     assert error_plot("value", [replace(VALUE[0], ulp=numbers)], "Square").startswith("<svg")

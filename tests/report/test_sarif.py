@@ -26,7 +26,7 @@ def test_each_finding_is_a_result_of_its_rule():
     assert all(rule["shortDescription"]["text"] and rule["help"]["markdown"] for rule in rules)
 
 
-def test_a_result_says_where_and_what_to_do():
+def test_result_has_location_message_and_hint():
     (result,) = run_of(report(ERROR))["results"]
     place = result["locations"][0]["physicalLocation"]
     assert place == {"artifactLocation": {"uri": "ops.py"}, "region": {"startLine": 12}}
@@ -34,25 +34,25 @@ def test_a_result_says_where_and_what_to_do():
     assert ERROR.hint in result["message"]["text"]
 
 
-def test_paths_are_uris_and_lines_may_be_missing():
+def test_paths_are_uris_and_locations_are_optional():
     found = report(replace(ERROR, location=Location("my ops\\a#b.py")), replace(ERROR, location=Location()))
     first, second = run_of(found)["results"]
     assert first["locations"] == [{"physicalLocation": {"artifactLocation": {"uri": "my%20ops/a%23b.py"}}}]
     assert second["locations"] == []
 
 
-def test_a_finding_keeps_its_fingerprint_where_lines_move():
+def test_fingerprint_is_independent_of_the_line():
     moved = replace(ERROR, location=Location("ops.py", 40), message="The gradient is off by 2.")
     other = replace(ERROR, subject="Cube")
     prints = [r["partialFingerprints"]["pullback/v1"] for r in run_of(report(ERROR, moved, other))["results"]]
     assert prints[0] == prints[1] != prints[2]
 
 
-def test_a_report_without_findings_is_a_log_too():
+def test_report_without_findings_is_a_valid_log():
     assert run_of(report())["results"] == []
 
 
-def test_control_characters_are_spelled_out():
+def test_control_characters_are_escaped():
     (result,) = run_of(report(replace(ERROR, subject="\x1b[31mred")))["results"]
     assert "\x1b" not in json.loads(json.dumps(result["message"]["text"]))
     assert "\\x1b" in result["message"]["text"]

@@ -52,7 +52,7 @@ def rendered(what, in_full=False, **console):
     return out.getvalue()
 
 
-def test_a_finding_is_told_in_full():
+def test_finding_is_printed_in_full():
     text = render_text(report(WRONG), in_full=True)
     lines = [line.rstrip() for line in text.splitlines()]
     assert lines[0] == "MaskedSum  wrong  examples/tutorial_functions.py:31  214 cases, 2.1 s"
@@ -64,7 +64,7 @@ def test_a_finding_is_told_in_full():
     assert lines[-1] == "1 function: 1 error"
 
 
-def test_code_is_never_broken_and_prose_fits():
+def test_code_is_not_wrapped_and_prose_is():
     text = rendered(report(WRONG), in_full=True, width=40, no_color=True)
     assert f"# {'y' * 60}\n" in text
     prose = text[text.index("The gradient of x") : text.index("expected")]
@@ -79,14 +79,14 @@ def test_several_functions_have_a_table():
     ]
 
 
-def test_a_narrow_table_has_what_counts_most():
+def test_narrow_table_keeps_the_main_columns():
     lines = rendered(report(WRONG, subjects=2), width=40, no_color=True).splitlines()
     assert lines[0].split() == ["status", "function", "err", "warn"]
     assert any(line.split() == ["wrong", "MaskedSum", "1"] for line in lines)
     assert all(len(line) <= 40 for line in lines[: lines.index("MaskedSum")])
 
 
-def test_what_one_finding_leads_follows_it_in_short():
+def test_secondary_finding_is_one_line():
     second = replace(WRONG, rule="PB401", name="wrong-double-backward", message="So is the second derivative.")
     zero = replace(
         WRONG, rule="PB302", name="spurious-zero", severity="warning", verdict="unstable", message="0. " * 60
@@ -100,15 +100,15 @@ def test_what_one_finding_leads_follows_it_in_short():
     assert "Digits are lost." in render_text(report(WRONG, second, zero, lost), in_full=True)
 
 
-def test_what_is_not_supported_is_named_on_one_line():
+def test_unsupported_finding_alone_is_printed_in_full():
     text = render_text(report(INFO, status="unsupported"))
-    assert "  info PB413 no-vmap" in text  # alone it is told in full
+    assert "  info PB413 no-vmap" in text  # a single finding is printed in full
     intended = render_text(report(replace(INFO, verdict="intended", message="On purpose. " * 20)))
     assert max(map(len, intended.splitlines())) <= 80
     assert " ".join(intended.split()).count("On purpose.") == 20
 
 
-def test_long_values_get_lines_of_their_own():
+def test_multiline_values_are_indented_below_their_label():
     text = render_text(report(CRASH))
     assert "    end of what it printed:\n        line one\n        line two\n" in text
 
@@ -122,12 +122,12 @@ def test_long_values_get_lines_of_their_own():
         ({"where": None, "dtype": None, "worst_index": None, "failing": None}, "± 2.5e-10  got 1\n"),
     ],
 )
-def test_evidence_that_lacks_something(changed, place):
+def test_evidence_with_missing_fields_is_printed(changed, place):
     finding = replace(WRONG, evidence=replace(WRONG.evidence, **changed))
     assert place in render_text(report(finding))
 
 
-def test_the_last_line():
+def test_last_line_is_the_summary():
     unaudited = replace(WRONG, severity="warning", verdict="unaudited")
     last = render_text(report(WRONG, WRONG, unaudited, INFO, status="unaudited", subjects=2, allowed=3))
     assert last.splitlines()[-1].startswith("2 functions: 2 errors, 1 warning, 1 info; not audited: 2; allowed: 3 (")
@@ -135,7 +135,7 @@ def test_the_last_line():
     assert render_text(Report((), ())) == "0 functions: nothing was audited\n"
 
 
-def test_markup_and_control_characters_of_audited_code_are_shown_as_text():
+def test_markup_and_control_characters_are_escaped():
     evil = "[red]\x1b[2J[link=x]\r\x07\u202egnp.exe[/red]"
     finding = replace(
         WRONG,
@@ -160,19 +160,19 @@ def test_colour_only_on_a_terminal():
     assert "\x1b[" not in rendered(report(WRONG))
 
 
-def test_in_a_notebook_it_is_text_as_well(monkeypatch):
+def test_notebook_output_is_plain_text(monkeypatch):
     expected = render_text(report(WRONG))
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # then rich shows each line as an output
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # rich would show each line as an output of its own
     assert render_text(report(WRONG)) == expected
 
 
-def test_a_failing_test_is_told_no_infos():
+def test_failure_message_leaves_out_infos():
     text = render_failure(report(WRONG, CRASH, INFO))
     assert text.startswith("MaskedSum: PB101 wrong-vjp and 1 more\n\nMaskedSum\n  error PB101")
     assert "PB413" not in text
 
 
-def test_clean():
+def test_clean_escapes_control_characters():
     assert clean("a\tb\nc\x00\ud800é∂") == "a   b\nc\\x00\\ud800é∂"
     assert clean_line(" a\n\tb\x85c ") == "a b c"
 
@@ -180,7 +180,7 @@ def test_clean():
 DROPPED = of_rule(replace(WRONG, severity="warning", message="Dropped."), "PB410")
 
 
-def test_what_pytorch_drops_is_told_once_for_a_report():
+def test_contexts_in_which_pytorch_drops_the_backward_are_summarised_once():
     also = of_rule(DROPPED, "PB415")
     others = [replace(DROPPED, subject=f"Round{i}") for i in range(5)]
     text = " ".join(render_text(report(WRONG, DROPPED, also, *others)).split())
@@ -190,13 +190,13 @@ def test_what_pytorch_drops_is_told_once_for_a_report():
     assert "1 error, 7 warnings" in text
 
 
-def test_what_pytorch_drops_is_told_in_full_where_nothing_else_was_asked_for():
+def test_dropped_backward_alone_is_printed_in_full():
     text = render_text(report(DROPPED))
     assert "Dropped." in text
     assert "PyTorch drops" not in text
 
 
-def test_scripts_are_printed_on_demand():
+def test_scripts_are_printed_in_full_mode():
     second = replace(WRONG, rule="PB201", name="tensor-on-ctx", reproduce="second()")
     text = render_text(report(WRONG, second))
     assert "import torch" not in text
@@ -206,10 +206,10 @@ def test_scripts_are_printed_on_demand():
     assert "        import torch\n" in full
     assert "        second()\n" in full
     assert full.endswith("\n1 function: 2 errors\n")
-    assert render_text(report(INFO)).endswith("\n1 function: 1 info\n"), "it was asked for, and told"
+    assert render_text(report(INFO)).endswith("\n1 function: 1 info\n"), "the info was printed in full"
 
 
-def test_a_failing_test_is_told_one_script():
+def test_failure_message_has_one_script():
     second = replace(WRONG, rule="PB201", name="tensor-on-ctx", reproduce="second()")
     text = render_failure(report(WRONG, second))
     assert "import torch" in text
@@ -217,7 +217,7 @@ def test_a_failing_test_is_told_one_script():
     assert "second()" in render_failure(report(replace(WRONG, reproduce=""), second))
 
 
-def test_beside_other_findings_infos_are_named_and_warnings_are_short():
+def test_infos_are_named_and_warnings_short_beside_an_error():
     kept = replace(WRONG, rule="PB205", name="saved-but-unused", severity="info", message="Nothing depends on it.")
     loud = replace(WRONG, rule="PB411", name="checkpoint-breaks", severity="warning", verdict="unsupported")
     text = render_text(report(WRONG, replace(loud, message="It raises. " * 30), kept, INFO))
@@ -233,24 +233,24 @@ def test_beside_other_findings_infos_are_named_and_warnings_are_short():
     assert warning.endswith("…\n")
 
 
-def test_infos_that_do_not_fit_on_a_line_have_no_names():
+def test_infos_that_exceed_a_line_are_a_range_of_ids():
     infos = [replace(INFO, rule=f"PB41{i}", message=f"No {i}.", verdict="inconclusive") for i in range(6)]
     assert "\ninfo PB410–PB415\n" in render_text(report(*infos))
 
 
-def test_what_is_not_supported_is_named_by_context():
+def test_unsupported_contexts_are_named():
     infos = [of_rule(replace(INFO, message=rule), rule) for rule in ("PB405", "PB406", "PB408")]
     assert "\ninfo no support for torch.func (PB405, PB408), vmap (PB406)\n" in render_text(report(*infos))
 
 
 @pytest.mark.parametrize("severity", ["warning", "info"])
-def test_what_is_alone_is_told_in_full(severity):
+def test_single_finding_is_printed_in_full(severity):
     text = render_text(report(replace(WRONG, severity=severity)))
     assert "it differs at one element in three." in " ".join(text.split())
     assert "help: Multiply the cotangent by the mask." in text
 
 
-def test_guessed_inputs_are_called_so():
+def test_guessed_inputs_are_marked():
     alone, *_ = report(WRONG).subjects
     guessed = replace(alone, measured=replace(alone.measured, guessed=True))
     *_, told, summary = render_text(Report((guessed,), (WRONG,))).splitlines()
@@ -262,14 +262,14 @@ def test_guessed_inputs_are_called_so():
     assert "guessed" not in render_text(report(WRONG))
 
 
-def test_a_call_is_told_with_what_is_no_tensor():
+def test_call_is_printed_with_its_non_tensor_arguments():
     call = replace(WRONG, reproduce="import torch\nx = torch.tensor([1.0])\nout = fn(x, 2, dim=-1)\nprint(out)")
     second = replace(WRONG, rule="PB201", name="tensor-on-ctx")
     assert "\n    on fn(x, 2, dim=-1), x = [1.0]\n" in render_text(report(call, second))
 
 
 def many(*findings, right=0, intended=0):
-    """Return a report of functions with findings, one each, and of functions that are right, or meant to be wrong."""
+    """A report on functions with one finding each, right functions, and intended ones."""
     statuses = ["wrong"] * len(findings) + ["ok"] * right + ["intended"] * intended
     subjects = tuple(
         SubjectResult(f"Function{n}", Location("ops.py", 9 * n), status, 40, 2.0) for n, status in enumerate(statuses)
@@ -279,7 +279,7 @@ def many(*findings, right=0, intended=0):
 
 
 def with_infos(report):
-    """Return a report in which each right function has what a right function has."""
+    """The report with the infos that right functions usually have."""
     infos = [
         of_rule(replace(INFO, message="A long one. " * 20, subject=s.name, location=s.location), rule)
         for s in report.subjects
@@ -295,10 +295,10 @@ def with_infos(report):
     return replace(report, findings=(*report.findings, *infos, *meant, *kept))
 
 
-def test_two_hundred_functions_of_which_the_right_ones_fit_a_screen():
+def test_report_on_two_hundred_functions_fits_a_screen():
     text = render_text(with_infos(many(WRONG, right=180, intended=20)))
     lines = text.splitlines()
-    assert len(lines) <= 24 + 8, "a screen, and what is wrong with one function"
+    assert len(lines) <= 24 + 8, "a screen, and the findings of one function"
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("180 ok: Function1, Function2, ") for line in lines)
     assert any(line.startswith("20 intended: Function181, ") for line in lines)
@@ -312,7 +312,7 @@ def test_two_hundred_functions_of_which_the_right_ones_fit_a_screen():
     assert "A long one" not in text
 
 
-def test_two_hundred_functions_in_full():
+def test_report_on_two_hundred_functions_in_full():
     text = render_text(with_infos(many(WRONG, right=180, intended=20)), in_full=True)
     assert text.count("A long one.") > 200
     assert text.count("Meant.") == 20
@@ -320,14 +320,14 @@ def test_two_hundred_functions_in_full():
     assert "180 ok" not in text
 
 
-def test_a_few_right_functions_have_a_line_each():
+def test_few_right_functions_have_a_line_each():
     text = render_text(with_infos(many(WRONG, right=3)))
     rows = [line for line in text.splitlines() if line.startswith("ok ")]
     assert [row.split()[1] for row in rows] == ["Function1", "Function2", "Function3"]
     assert not [line for line in text.splitlines() if line.startswith("Function1")]
 
 
-def test_of_many_functions_a_warning_is_short():
+def test_warning_is_short_among_many_functions():
     loud = replace(WRONG, severity="warning", message="It raises. " * 30)
     text = render_text(many(loud, replace(loud, rule="PB411"), right=1))
     part = text[text.index("\nFunction0\n") + 1 : text.index("\nFunction1\n")].strip()
@@ -335,7 +335,7 @@ def test_of_many_functions_a_warning_is_short():
     assert "on x =" not in text
 
 
-def test_a_right_function_alone_has_one_line_and_what_is_not_supported():
+def test_right_function_alone_has_one_line_and_its_unsupported_contexts():
     alone = replace(many(right=1), findings=())
     (result,) = alone.subjects
     infos = [of_rule(replace(INFO, subject=result.name, location=result.location), rule) for rule in ("PB406", "PB407")]

@@ -13,10 +13,10 @@ from pullback.report.text import in_ranges, ranges
         (["PB303", "PB301", "PB302", "PB704", "PB302", "PB401"], "PB301–PB303, PB401, PB704"),
     ],
 )
-def test_ids_that_follow_one_another_are_a_range(ids, short):
+def test_consecutive_ids_become_a_range(ids, short):
     assert ranges(ids) == short
 
 
-def test_lists_in_a_text():
+def test_ids_in_a_text_become_ranges():
     text = "the budget of 10 s was spent before PB301, PB302, PB303, PB409 could run; PB101 did"
     assert in_ranges(text) == "the budget of 10 s was spent before PB301–PB303, PB409 could run; PB101 did"

@@ -1,4 +1,4 @@
-"""The derivative is right; what is kept, changed or handed back behind autograd's back is not."""
+"""The derivative is right; tensors are changed in place, or kept on the context instead of saved."""
 
 from ..model import Mutant
 

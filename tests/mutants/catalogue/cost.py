@@ -1,4 +1,4 @@
-"""Every number is right, and more is kept or computed than it takes."""
+"""Every number is right, but the function saves or computes more than it needs."""
 
 from ..model import Mutant
 

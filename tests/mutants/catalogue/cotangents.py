@@ -1,4 +1,4 @@
-"""What backward does with the cotangents: ignores them, collapses them, bends them, or reads them wrongly."""
+"""The backward ignores, sums, distorts or misreads its cotangents."""
 
 from ..model import Mutant
 

@@ -1,4 +1,4 @@
-"""The formula is wrong wherever one looks, or by little: no special input is needed, only accuracy."""
+"""The formula of the derivative is wrong at every input, sometimes by little."""
 
 from ..model import Mutant
 

@@ -1,4 +1,4 @@
-"""The gradient of one call is right; what is kept of it, for how long and in whose memory is not."""
+"""The gradient of one call is right; what it keeps lives too long, shares memory, or changes between calls."""
 
 from ..model import Mutant
 

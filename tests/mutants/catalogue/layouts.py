@@ -1,4 +1,4 @@
-"""Right for the shapes, strides and calls that a test makes; not for others."""
+"""Right for the shapes, strides and calls of an ordinary test, wrong for others."""
 
 from ..model import Mutant
 

@@ -1,4 +1,4 @@
-"""Right on paper: an exponential that overflows, a difference that cancels, a mask that lets NaN through."""
+"""Right in exact arithmetic: an exponential overflows, a difference cancels, a mask lets NaN through."""
 
 from ..model import Mutant
 

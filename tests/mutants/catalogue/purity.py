@@ -1,4 +1,4 @@
-"""A run depends on more than its arguments, or leaves more behind than its result."""
+"""A call depends on more than its arguments, or has side effects."""
 
 from ..model import Mutant
 

@@ -1,4 +1,4 @@
-"""First order is right, differentiating backward again is not, or fails without saying why."""
+"""The first derivative is right; the second is wrong, or fails without a clear error."""
 
 from ..model import Mutant
 

@@ -1,4 +1,4 @@
-"""What backward returns: how many gradients, for which inputs, of what shape and dtype."""
+"""Wrong returns of backward: the number of gradients, their order, shapes and dtypes."""
 
 from ..model import Mutant
 

@@ -1,4 +1,4 @@
-"""What the source shows, on functions whose numbers are right."""
+"""Mistakes that only the source shows; the numbers are right."""
 
 from ..model import Mutant
 

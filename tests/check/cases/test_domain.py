@@ -32,7 +32,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_variants_keep_it_or_are_doubtful(name):
+def test_variants_keep_the_domain_of_the_example_or_are_doubtful(name):
     t, holds = EXAMPLES[name]
     base = case_of(torch.sin, t)
     domain = Domain(base, takes=None)
@@ -43,7 +43,7 @@ def test_variants_keep_it_or_are_doubtful(name):
         assert case.doubtful or holds(case.tensors[0]), case.label
 
 
-def test_what_any_tensor_may_have_is_not_kept():
+def test_ordinary_tensors_have_no_domain():
     base = case_of(torch.sin, normal(5, 7))
     for label, change in ORDINARY.items():
         case = base.map_inputs(change, label)
@@ -59,7 +59,7 @@ def takes_three(case):
 
 
 @pytest.mark.parametrize("takes", [takes_three, takes_any, None])
-def test_a_last_dimension_of_coordinates_is_kept_where_no_other_size_is_taken(takes):
+def test_last_dimension_of_coordinates_is_kept_if_no_other_size_works(takes):
     base = case_of(torch.sin, normal(5, 3))
     (kept,) = Domain(base, takes).keep(base.map_inputs(lambda t: t[:, :1], "size 3 -> 1"))
     assert kept.doubtful == (takes is takes_three)
@@ -68,7 +68,7 @@ def test_a_last_dimension_of_coordinates_is_kept_where_no_other_size_is_taken(ta
     assert list(Domain(base, takes).keep(other)) == [other]
 
 
-def test_what_cannot_be_restored_is_tried_as_it_is_each_time():
+def test_variant_that_cannot_be_projected_is_doubtful():
     base = case_of(torch.sin, normalize(normal(5, 7), dim=-1))
     domain = Domain(base, takes=None)
     zero = base.map_inputs(torch.zeros_like, "all zeros")
@@ -94,7 +94,7 @@ class Angle(Function):
         return g.unsqueeze(-1) * torch.cat([-sine, x[..., :1] * rest / sine], -1)
 
 
-def test_a_function_of_unit_vectors_is_not_accused_on_others():
+def test_function_of_unit_vectors_is_not_accused_on_others():
     found = pullback.check(Angle, normalize(normal(6, 5), dim=-1), select="PB1").findings
     assert [f for f in found if f.severity == "error"] == []
     assert any("without rows of length 1" in f.message for f in found if f.rule == "PB101")

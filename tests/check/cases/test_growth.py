@@ -16,25 +16,25 @@ def grown(value, *inputs):
     return {growth.size: growth for growth in growths(subject_of(target), case_of(target, *inputs))}
 
 
-def test_an_output_follows_each_size():
+def test_output_shape_follows_each_size():
     found = grown(lambda x: torch.cat([x, x[:1]]).sum(1, keepdim=True), normal(3, 5))
     assert found[3].shapes(7) == [(8, 1)]
     assert found[5].shapes(7) == [(4, 1)]
     assert (found[3].dims(0), found[5].dims(0)) == ([], [])
 
 
-def test_there_is_no_shape_of_fewer_elements_than_none():
+def test_size_that_gives_negative_shapes_has_no_prediction():
     found = grown(lambda x: x[2:] - x[:-2], normal(5))
     assert found[5].shapes(2) == [(0,)]
     assert found[5].shapes(1) is None
 
 
-def test_what_is_not_linear_or_refused_is_left_out():
+def test_nonlinear_and_rejected_sizes_are_left_out():
     assert grown(lambda x: x[::2], normal(5)) == {}
     assert grown(lambda x: x.view(-1, 2), normal(6)) == {}
 
 
-def test_a_batch_is_a_first_size_that_is_no_other():
+def test_batch_size_is_a_leading_size_that_occurs_once():
     def batches(*shape):
         return [size for size, growth in grown(lambda x: x * 2, normal(*shape)).items() if growth.is_batch]
 
@@ -43,7 +43,7 @@ def test_a_batch_is_a_first_size_that_is_no_other():
 
 
 @pytest.mark.parametrize("size", range(2, 12))
-def test_the_tail_of_every_longer_block_holds_the_whole_period(size):
+def test_tail_of_every_longer_block_holds_the_whole_period(size):
     n = growth.tail_size(size, [torch.zeros(size)])
     assert n > 1000
     for block in (2**k for k in range(1, 11)):
@@ -52,7 +52,7 @@ def test_the_tail_of_every_longer_block_holds_the_whole_period(size):
     assert any(n % block for block in (4, 8, 16))
 
 
-def test_a_large_or_slow_example_is_repeated_less_often():
+def test_large_or_slow_example_is_repeated_less_often():
     assert growth.tail_size(5, [torch.zeros(5, 2000)]) == 63
     assert growth.tail_size(5, [torch.zeros(5, 5)]) == 255
     assert growth.tail_size(5, [torch.zeros(5)], fast=False) == 63
@@ -64,14 +64,14 @@ def broken(*places):
     return growth.broken_tail(t, [0], 5, 0.0)
 
 
-def test_a_broken_tail_is_found():
+def test_broken_tail_is_found():
     assert broken() is None
     assert broken(97, 98, 99) == ((97,), (92,))
     assert broken(97) is None
     assert broken(30, 31, 32, 33, 34) is None
 
 
-def test_a_broken_tail_is_found_along_its_own_dimension():
+def test_broken_tail_is_found_along_its_own_dimension():
     t = torch.arange(1.0, 6.0).repeat(2, 20)
     t[1, 96:] = 0
     assert growth.broken_tail(t, [1], 5, 0.0) == ((1, 96), (1, 91))

@@ -32,16 +32,16 @@ FIRST = {
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_a_name_tells(name):
+def test_name_gives_the_first_candidate(name):
     assert ranked(name)[0] == FIRST[name]
 
 
-def test_a_default_comes_before_the_name():
+def test_default_precedes_the_name():
     assert ranked("alpha", default=25.0)[0] == 25.0
     assert ranked("bias", default=None)[0] is None
 
 
-def test_a_call_comes_before_the_default():
+def test_call_site_value_precedes_the_default():
     assert ranked("alpha", default=25.0, hints=[7])[:2] == [7, 25.0]
 
 
@@ -49,16 +49,16 @@ def test_a_call_comes_before_the_default():
     ("annotation", "first"),
     [(Tensor, FLOAT), ("torch.Tensor", FLOAT), (int, 2), ("int", 2), (bool, True), ("Optional[Tensor]", FLOAT)],
 )
-def test_an_annotation_tells(annotation, first):
+def test_annotation_gives_the_first_candidate(annotation, first):
     assert ranked("thing", annotation=annotation)[0] == first
 
 
-def test_the_name_says_what_kind_of_tensor():
+def test_name_gives_the_kind_of_an_annotated_tensor():
     assert ranked("mask", annotation=Tensor)[0] == TensorOf("mask")
     assert ranked("idx", annotation=Tensor)[0] == TensorOf("index")
 
 
-def test_everything_else_is_tried_too_and_nothing_twice():
+def test_other_candidates_follow_without_duplicates():
     for name in ("x", "alpha", "dim"):
         found = ranked(name, default=1.0)
         assert len({(type(value), repr(value)) for value in found}) == len(found)
@@ -71,7 +71,7 @@ def used(name, *roles, **more):
     return candidates(parameter, (), Usage(frozenset(roles), **more))
 
 
-def test_a_use_comes_before_the_name():
+def test_usage_in_the_body_precedes_the_name():
     assert used("x", "callable")[0] is SMOOTH
     assert used("x", "int")[0] == 3
     assert used("x", "dim")[0] == -1
@@ -79,14 +79,14 @@ def test_a_use_comes_before_the_name():
     assert used("mode", constants=("valid", "same"))[:2] == ["valid", "same"]
 
 
-def test_what_is_used_as_a_tensor_is_nothing_else_until_all_tensors_were_tried():
+def test_tensor_candidates_come_first_for_a_parameter_used_as_tensor():
     ranked_kinds = [isinstance(value, TensorOf) for value in used("alpha", "tensor")]
     assert ranked_kinds == sorted(ranked_kinds, reverse=True)
     assert used("index", "tensor")[0] == TensorOf("index")
     assert used("y", "tensor", "flag")[0] == FLOAT
 
 
-def test_the_name_of_what_is_passed_tells_where_the_own_name_does_not():
+def test_name_at_the_call_site_counts_if_the_parameter_name_is_unknown():
     parameter = inspect.Parameter("p0", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     assert candidates(parameter, (), None, ["padding"])[0] == 1
     parameter = inspect.Parameter("dim", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -94,7 +94,7 @@ def test_the_name_of_what_is_passed_tells_where_the_own_name_does_not():
 
 
 @pytest.mark.parametrize("name", ["process_group", "pg", "copy_stream"])
-def test_no_tensor_stands_for_what_cannot_be_made(name):
+def test_process_groups_and_streams_are_none(name):
     assert ranked(name) == [None]
 
 
@@ -131,7 +131,7 @@ def make(alpha=25, window=(4, 5)):
 """
 
 
-def test_constants_at_call_sites(tmp_path):
+def test_constants_and_names_at_call_sites(tmp_path):
     source = subject_of(import_source(SOURCE, tmp_path, "guess_call_sites").Op).source
     assert hints_from_calls(source, 0) == []
     assert set(hints_from_calls(source, 1)) == {1.75, 0.125, 25}
@@ -145,7 +145,7 @@ def test_constants_at_call_sites(tmp_path):
     assert isinstance(source.call_sites[0].arguments[0], ast.expr)
 
 
-def test_a_setting_is_a_number_before_it_is_a_tensor():
+def test_setting_is_a_number_before_it_is_a_tensor():
     parameter = inspect.Parameter("limit", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     found = candidates(parameter, (), is_setting=True)
     assert isinstance(found[0], int | float)

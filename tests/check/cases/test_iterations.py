@@ -21,7 +21,7 @@ def root(x, tolerance):
     return y
 
 
-def test_what_goes_on_until_something_is_reached_iterates():
+def test_loop_to_convergence_counts_as_iteration():
     def solve(x):
         return root(x, 1e-12)
 
@@ -49,7 +49,7 @@ def of_root(tolerance, factor=1.0):
 
 
 @pytest.mark.parametrize(("factor", "severities"), [(1.0, set()), (2.0, {"error"})])
-def test_a_variant_where_it_has_not_converged_is_no_error(factor, severities):
+def test_unconverged_variant_is_no_error(factor, severities):
     # Near 0 the first guess is good enough, and stays where it is: there the forward is flat.
     found = pullback.check(of_root(1e-2, factor), 8 * normal(5) + 9, select="PB101").findings
     assert {f.severity for f in found if f.severity == "error"} == severities

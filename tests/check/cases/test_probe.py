@@ -139,18 +139,18 @@ def quantised(ctx, x, num_bits, symmetric):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_published_signatures(forward, count):
+def test_published_signatures_get_an_example(forward, count):
     example(op(forward, count))
 
 
-def test_what_is_tried_first():
+def test_first_attempt_is_a_float64_matrix_with_the_default_argument():
     (x, slope) = example(op(spike, 2))
     assert (x.shape, x.dtype, slope) == ((3, 5), torch.float64, 25)
     assert torch.equal(x.float().double(), x)
     assert (x != x.round()).all()
 
 
-def test_a_class_method():
+def test_classmethod_forward_gets_an_example():
     class Op(Function):
         factor = 2
 
@@ -166,7 +166,7 @@ def test_a_class_method():
     assert len(example(Op)) == 2
 
 
-def test_the_new_style():
+def test_setup_context_function_gets_an_example():
     class Op(Function):
         @staticmethod
         def forward(x, exponent: int = 3):
@@ -184,7 +184,7 @@ def test_the_new_style():
     assert example(Op)[1] == 3
 
 
-def test_any_number_of_arguments():
+def test_variadic_forward_gets_an_example():
     def stacked(ctx, *xs):
         assert len(xs) == 3
         return torch.stack(xs)
@@ -211,12 +211,12 @@ def weighted(x, y, power=11):
 """
 
 
-def test_constants_that_the_module_itself_passes(tmp_path):
+def test_constants_of_call_sites_in_the_module_are_used(tmp_path):
     values = example(import_source(CALLED, tmp_path, "probe_called").Weighted)
     assert values[2:] == (11, "odd")
 
 
-def test_a_backward_that_is_broken_whatever_it_is_given_will_do():
+def test_backward_that_always_fails_does_not_prevent_an_example():
     class Op(Function):
         @staticmethod
         def forward(ctx, x):
@@ -274,11 +274,11 @@ def vector_and_matrix(ctx, u, w, v):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_what_the_errors_lead_to(forward, count):
+def test_error_messages_and_locations_guide_the_search(forward, count):
     example(op(forward, count))
 
 
-def test_what_is_used_as_a_tensor_is_one_at_first():
+def test_parameter_used_as_tensor_is_tried_as_tensor_first():
     def forward(ctx, x, alpha):
         return x * alpha.sum(), alpha
 
@@ -302,7 +302,7 @@ class Replayed(Function):
         return g.expand(ctx.steps, *g.shape), None
 
 
-def test_a_whole_number_that_must_fit_a_size():
+def test_integer_that_must_match_a_size_is_found():
     x, steps = example(Replayed)
     assert steps == x.shape[0]
 
@@ -325,7 +325,7 @@ def test_gradients_of_other_shapes_are_a_last_resort():
     assert found.case.values[1] == 5
 
 
-def test_a_default_that_runs_is_never_left():
+def test_default_that_runs_is_kept():
     class Op(Function):
         @staticmethod
         def forward(ctx, x, alpha=0.0):
@@ -339,7 +339,7 @@ def test_a_default_that_runs_is_never_left():
     assert probed(Op).case.values[1] == 0.0
 
 
-def test_only_some_inputs_have_a_gradient():
+def test_input_without_gradient_support_is_not_differentiated():
     class Op(Function):
         @staticmethod
         def forward(ctx, x, length):
@@ -356,7 +356,7 @@ def test_only_some_inputs_have_a_gradient():
     assert [case.names[p] for p in case.wrt] == ["length"]
 
 
-def test_a_call_that_runs_back_is_better_than_one_whose_backward_is_broken():
+def test_call_whose_backward_runs_is_preferred():
     class Op(Function):
         @staticmethod
         def forward(ctx, x, weight):
@@ -370,7 +370,7 @@ def test_a_call_that_runs_back_is_better_than_one_whose_backward_is_broken():
     assert [tuple(t.shape) for t in probed(Op).case.tensors] == [(3, 5), (5, 3)]
 
 
-def test_sizes_that_hide_a_broken_backward_are_not_taken():
+def test_sizes_that_hide_a_broken_backward_are_avoided():
     class Transposed(Function):
         @staticmethod
         def forward(ctx, x, y):
@@ -383,7 +383,7 @@ def test_sizes_that_hide_a_broken_backward_are_not_taken():
     assert tuple(probed(Transposed).case.tensors[0].shape) == (3, 5)
 
 
-def test_arguments_that_may_be_left_out():
+def test_optional_arguments_are_left_out():
     class Op(Function):
         @staticmethod
         def forward(ctx, x, y, scale=None, shift=None):
@@ -396,7 +396,7 @@ def test_arguments_that_may_be_left_out():
     assert len(example(Op)) == 2
 
 
-def test_a_tensor_where_the_backward_returns_a_gradient():
+def test_parameter_with_a_returned_gradient_is_a_tensor():
     class Op(Function):
         @staticmethod
         def forward(ctx, x, alpha):
@@ -410,7 +410,7 @@ def test_a_tensor_where_the_backward_returns_a_gradient():
     assert torch.is_tensor(example(Op)[1])
 
 
-def test_what_this_machine_lacks():
+def test_missing_process_group_ends_the_search():
     class Op(Function):
         @staticmethod
         def forward(ctx, x):
@@ -441,7 +441,7 @@ class Unpacked(torch.autograd.Function):
 """
 
 
-def test_arguments_named_by_what_they_are_unpacked_into(tmp_path):
+def test_variadic_arguments_are_named_by_their_unpacking(tmp_path):
     target = import_source(UNPACKED, tmp_path, "probe_unpacked").Unpacked
     case = probed(target).case
     assert [case.names[p] for p in case.wrt] == ["left", "right"]
@@ -459,13 +459,13 @@ def layer(x, constants: Constants = Constants()):
 """
 
 
-def test_tensors_in_a_default_stay_constants(tmp_path):
+def test_tensors_in_a_default_are_not_differentiated(tmp_path):
     case = probed(import_source(DEFAULTS, tmp_path, "probe_defaults").layer).case
     assert [case.names[p] for p in case.wrt] == ["x"]
     assert len(case.values) == 2
 
 
-def test_no_example_and_why():
+def test_failed_search_returns_reasons():
     class Op(Function):
         @staticmethod
         def forward(ctx, x):
@@ -481,14 +481,14 @@ def test_no_example_and_why():
     assert found.reasons[0] == "forward raised RuntimeError: needs a special 0"
 
 
-def test_the_same_seed_finds_the_same_example():
+def test_same_seed_gives_the_same_example():
     target = op(attention, 4)
     first, again, other = probed(target).case, probed(target).case, probed(target, seed=1).case
     assert all(torch.equal(a, b) for a, b in zip(first.tensors, again.tensors, strict=True))
     assert not torch.equal(first.tensors[0], other.tensors[0])
 
 
-def test_a_formula_that_is_refused_is_not_tried_at_length():
+def test_formula_that_pullback_refuses_ends_the_search():
     @pullback.function
     def decided(x, scale=1.0):
         return x * scale if x.sum() > 0 else x
@@ -511,7 +511,7 @@ class HalfOfAMeanSquare(Function):
         return g * (prediction - target), g * (prediction - target)  # the second has the wrong sign
 
 
-def test_a_target_is_a_number_where_the_function_takes_one():
+def test_target_is_floating_point_if_accepted():
     assert all(x.is_floating_point() for x in example(HalfOfAMeanSquare))
 
 
@@ -533,7 +533,7 @@ def pose(ctx, x, p):
 
 
 @pytest.mark.parametrize("forward_method", [twist, blocks, pose])
-def test_shapes_that_errors_ask_for(forward_method):
+def test_shapes_in_error_messages_are_tried(forward_method):
     assert example(op(forward_method, 2))
 
 
@@ -549,9 +549,9 @@ def test_shapes_that_errors_ask_for(forward_method):
         ("Expected 3D (unbatched) input", (2, 3, 5)),
     ],
 )
-def test_what_a_message_asks_for(message, shape):
+def test_shape_is_parsed_from_an_error_message(message, shape):
     assert shape in asked_shapes(message)
 
 
-def test_a_message_without_sizes_asks_for_nothing():
+def test_message_without_shape_gives_none():
     assert asked_shapes("expected 1000 elements, of 0 or 1") == []

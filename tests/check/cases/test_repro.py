@@ -57,7 +57,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_call_is_rebuilt(name):
+def test_reproduction_rebuilds_the_call(name):
     parameters = ["out", "fn", "torch", "inputs", "g"] if name == "names that clash" else ["x", "y"]
     case = make_case(CALLS[name], {"flag": True, "bias": normal(1)}, parameters)
     args, kwargs = run(case)["out"]
@@ -70,7 +70,7 @@ def test_the_call_is_rebuilt(name):
 @pytest.mark.parametrize(
     "make", [other_values, other_layouts, other_dtypes, other_sizes, shared], ids=lambda make: make.__name__
 )
-def test_every_variant_is_rebuilt_with_its_layout(make):
+def test_reproduction_rebuilds_every_variant_with_its_layout(make):
     for case in make(make_case((normal(2, 3), normal(2, 3, seed=1)), {}, ["x", "y"])):
         (x, y), _ = run(case)["out"]
         for got, wanted in zip((x, y), case.tensors, strict=True):
@@ -79,7 +79,7 @@ def test_every_variant_is_rebuilt_with_its_layout(make):
         assert (x is y) is (case.values[0] is case.values[1])
 
 
-def test_the_output_and_the_gradient_are_those_of_the_function():
+def test_reproduction_gives_the_output_and_gradient_of_the_function():
     sine = function(torch.sin, lambda g, x: g * x.cos())
     case = make_case((normal(2, 3),), {}, ["x"])
     names = run(case, sine.apply, ["out.sum().backward()", "gradient = inputs[0].grad"])
@@ -87,24 +87,24 @@ def test_the_output_and_the_gradient_are_those_of_the_function():
     assert torch.equal(names["gradient"], case.tensors[0].cos())
 
 
-def test_which_inputs_require_grad():
+def test_reproduction_sets_requires_grad():
     case = make_case((normal(2), normal(2), torch.arange(2)), {}, ["a", "b", "i"])
     assert [x.requires_grad for x in run(case)["inputs"]] == [True, True]
     assert [x.requires_grad for x in run(case, mask=[False, True])["inputs"]] == [False, True]
 
 
-def test_an_in_place_function_gets_copies():
+def test_in_place_function_is_called_on_copies():
     case = replace(make_case((normal(2),), {}, ["x"]), non_leaf=True)
     assert call_text(case) == "x.clone()"
     assert not run(case)["out"][0][0].is_leaf
 
 
-def test_variables_are_named_as_the_parameters_are():
+def test_variables_are_named_after_parameters():
     case = make_case((normal(1), [normal(1)], normal(1)), {"eps": normal(1)}, ["x", "weights"])
     assert variables(case) == {0: "x", 1: "weights_0", 2: "args_2", 3: "eps"}
 
 
-def test_a_file_is_loaded(tmp_path, monkeypatch):
+def test_function_of_a_file_is_loaded(tmp_path, monkeypatch):
     (tmp_path / "ops.py").write_text("def double(x, by=2):\n    return by * x\n")
     monkeypatch.chdir(tmp_path)
     (subject,) = discover("ops.py:double")
@@ -113,7 +113,7 @@ def test_a_file_is_loaded(tmp_path, monkeypatch):
     assert torch.equal(names["out"].detach(), 3 * names["x"].detach())
 
 
-def test_what_has_no_literal_is_a_gap():
+def test_object_without_literal_is_an_ellipsis():
     assert call_text(make_case((torch.tanh, object()), {}, ["f", "o"])) == "torch.tanh, ..."
 
 
@@ -127,7 +127,7 @@ def test_large_tensors_are_not_written_out():
     [normal(30, 20).t(), normal(20).expand(30, 20), normal(20, 30, 2)[..., 0]],
     ids=["transposed", "expanded", "with a step"],
 )
-def test_a_long_tensor_keeps_its_strides(t):
+def test_long_tensor_keeps_its_strides(t):
     back = eval(literal(t), {"torch": torch})
     assert (back.shape, back.dtype, back.stride()) == (t.shape, t.dtype, t.stride())
     assert is_long(t) != torch.equal(back, t)  # what is expanded from few elements is written out
@@ -137,7 +137,7 @@ FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 
 @given(st.lists(FLOATS, max_size=4), st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.complex64]))
-def test_any_value_is_written_exactly(numbers, dtype):
+def test_tensor_literal_is_exact(numbers, dtype):
     t = torch.tensor(numbers, dtype=dtype)
     back = eval(literal(t), {"torch": torch})
     assert back.dtype == dtype
@@ -148,13 +148,13 @@ def test_any_value_is_written_exactly(numbers, dtype):
 
 
 @given(st.lists(st.integers(0, 3), max_size=3).map(tuple), st.data())
-def test_any_layout_is_written(shape, data):
+def test_literal_of_any_strided_tensor(shape, data):
     strides = tuple(data.draw(st.integers(0, 4)) for _ in shape)
     t = torch.arange(40.0).as_strided(shape, strides)
     assert torch.equal(eval(literal(t), {"torch": torch}), t)
 
 
-def test_a_shrunken_case_runs():
+def test_shrunk_case_has_a_working_reproduction():
     case = make_case((normal(4, 3), torch.tensor([0, 3])), {}, ["x", "i"])
     small = shrink(case, lambda c: c.tensors[0].numel() > 1, lambda: True)
     (x, index), _ = run(small)["out"]
@@ -177,7 +177,7 @@ class Settings:
     eps: float
 
 
-def test_named_tuples_enumerations_and_dataclasses_are_imported():
+def test_named_tuples_enums_and_dataclasses_are_imported():
     case = make_case((Pair(normal(1), 0.5), Mode.FAST, Settings(Mode.FAST, 1e-3), [OrderedDict(a=1)]), {}, ["p"])
     names = {"fn": everything}
     exec(script(subject_of(everything), case), names)
@@ -186,7 +186,7 @@ def test_named_tuples_enumerations_and_dataclasses_are_imported():
     assert others == [Mode.FAST, Settings(Mode.FAST, 1e-3), [OrderedDict(a=1)]]
 
 
-def test_an_ellipsis_is_no_gap():
+def test_ellipsis_argument_is_a_literal():
     code = script(subject_of(everything), make_case((..., normal(2)), {}, ["index", "x"]))
     names = {"fn": everything}
     exec(code, names)
@@ -194,13 +194,13 @@ def test_an_ellipsis_is_no_gap():
     assert "no literal" not in code
 
 
-def test_a_gap_and_values_that_are_too_many_are_told():
+def test_comments_name_objects_without_literal_and_omitted_values():
     code = script(subject_of(everything), make_case((object(), torch.zeros(300)), {}, ["thing", "x"]))
     assert "# ... stands for thing, of type object, which has no literal" in code
     assert "  # other values than the audit's, which are too many to print" in code
 
 
-def test_what_draws_starts_from_the_seed_each_time():
+def test_reproduction_of_a_random_function_seeds_before_each_call():
     case = make_case((normal(2),), {}, ["x"])
     code = script(subject_of(everything), case, ["def call(x):", "    return fn(x)", "first = call(out)"], seed=7)
     assert code.count("torch.manual_seed(7)\n") == 2

@@ -30,29 +30,29 @@ def raising(error):
     return Op
 
 
-def test_from_nothing_to_perfect():
+def test_score_of_failing_and_perfect_calls():
     assert score(function(lambda x: x.no_such(), None), normal(3)).score == Score.RAISED
     assert score(function(lambda x: x / 0, None), normal(3)).score == Score.NOT_FINITE
     assert score(function(torch.sin, lambda g, x: 0 * g), normal(3)).score == Score.RAN_BACK
     assert score(function(torch.sin, lambda g, x: g), normal(3)).score == Score.PERFECT
 
 
-def test_a_sparse_gradient():
+def test_sparse_gradient_is_accepted():
     assert score(function(lambda x: x * 2, lambda g, x: (g * 2).to_sparse()), normal(3)).score == Score.PERFECT
 
 
-def test_a_backward_that_fails_whatever_it_is_given():
+def test_backward_that_fails_on_any_input_scores_broken():
     assert score(raising(lambda g, other: undefined_name), normal(3), 1).score == Score.BROKEN  # noqa: F821
     assert score(raising(lambda g, other: (g.sum(), None)), normal(3), 1).score == Score.BROKEN
     assert score(raising(lambda g, other: g), normal(3), 1).score == Score.BROKEN
 
 
-def test_a_backward_that_fails_for_this_call():
+def test_backward_that_fails_on_this_input_scores_no_backward():
     assert score(raising(lambda g, other: torch.linalg.inv(g)), normal(3), 1).score == Score.NO_BACKWARD
 
 
 @pytest.mark.parametrize("other", [2, 0.5, None, "mean", (1, 1), torch.ones(2)], ids=lambda v: type(v).__name__)
-def test_an_attribute_that_a_guessed_argument_lacks_is_no_fault_of_the_backward(other):
+def test_missing_attribute_of_a_guessed_argument_is_not_blamed_on_the_backward(other):
     outcome = score(raising(lambda g, other: (g, other.nothing_of_the_kind())), normal(3), other)
     assert outcome.score == Score.RAISED
     assert "nothing_of_the_kind" in outcome.reason
@@ -70,7 +70,7 @@ def test_an_attribute_that_a_guessed_argument_lacks_is_no_fault_of_the_backward(
         "Could not run 'some::op' with arguments from the 'CPU' backend.",
     ],
 )
-def test_what_is_missing_here_is_the_environment(text):
+def test_environment_errors_are_recognised(text):
     assert of_environment(text)
 
     def lacking(g, other):
@@ -79,11 +79,11 @@ def test_what_is_missing_here_is_the_environment(text):
     assert score(raising(lacking), normal(3), 1).score == Score.RAISED
 
 
-def test_an_ordinary_error_is_not():
+def test_shape_error_is_no_environment_error():
     assert not of_environment("forward raised RuntimeError: mat1 and mat2 shapes cannot be multiplied")
 
 
-def test_what_the_engine_asks_for():
+def test_number_of_returned_gradients_is_compared_with_the_arguments():
     assert score(raising(lambda g, other: (g, g)), normal(3), 1).wants_tensor == 1
     assert score(raising(lambda g, other: g), normal(3), 1).gradients == 1
     assert score(raising(lambda g, other: (g, None)), normal(3), 1).gradients is None

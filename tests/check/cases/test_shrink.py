@@ -36,7 +36,7 @@ PREDICATES = st.sampled_from(
 
 @given(st.lists(SHAPES, min_size=1, max_size=2), PREDICATES, st.integers(0, 5))
 @settings(max_examples=60)
-def test_it_still_fails_and_is_no_larger(shapes, fails, seed):
+def test_shrunk_case_fails_and_is_no_larger(shapes, fails, seed):
     case = make_case([normal(*shape, seed=seed + k) for k, shape in enumerate(shapes)], {}, ["a", "b"], "example")
     if not fails(case):
         return
@@ -47,7 +47,7 @@ def test_it_still_fails_and_is_no_larger(shapes, fails, seed):
     assert [t.ndim for t in small.tensors] == [t.ndim for t in case.tensors]
 
 
-def test_down_to_one_element_and_short_decimals():
+def test_shrinks_to_one_element_and_short_decimals():
     case = make_case((normal(3, 5, 4),), {}, ["x"])
     small, _ = shrunken(case, lambda c: bool((c.tensors[0].abs() > 0.5).any()))
     assert small.tensors[0].numel() == 1
@@ -60,7 +60,7 @@ def test_equal_sizes_shrink_together():
     assert [tuple(t.shape) for t in small.tensors] == [(1, 2), (2, 1)]
 
 
-def test_indices_stay_inside():
+def test_indices_stay_in_range():
     x, index = normal(7), torch.tensor([6, 0, 3])
     small, _ = shrunken(
         make_case((x, index), {}, ["x", "i"]), lambda c: bool(torch.isfinite(c.values[0][c.values[1]]).all())
@@ -69,33 +69,33 @@ def test_indices_stay_inside():
     assert small.values[1].tolist() == [0]
 
 
-def test_only_decimals_that_still_fail():
+def test_rounding_keeps_only_decimals_that_fail():
     case = make_case((torch.tensor([0.123456], dtype=torch.float64),), {}, ["x"])
     small, _ = shrunken(case, lambda c: 0.12 <= float(c.tensors[0]) <= 0.13)
     assert float(small.tensors[0]) == 0.12
 
 
-def test_complex_values_are_rounded_too():
+def test_complex_values_are_rounded():
     case = make_case((normal(3, dtype=torch.complex128),), {}, ["z"])
     small, _ = shrunken(case, lambda c: c.tensors[0].is_complex())
     assert small.tensors[0].numel() == 1
     assert small.tensors[0].item() == complex(round(small.tensors[0].real.item()), round(small.tensors[0].imag.item()))
 
 
-def test_one_tensor_passed_twice_is_left_alone():
+def test_tensor_passed_twice_is_not_shrunk():
     x = normal(5)
     case = make_case((x, x), {}, ["a", "b"])
     assert shrunken(case, lambda c: True)[0] is case
 
 
-def test_it_stops_when_told():
+def test_shrinking_stops_at_the_limit():
     case = make_case((normal(7, 5),), {}, ["x"])
     small, asked = shrunken(case, lambda c: True, limit=2)
     assert asked == 2
     assert size(small) < size(case)
 
 
-def test_a_good_input_is_not_shrunk_to_a_doubtful_one():
+def test_ordinary_case_is_not_shrunk_to_a_doubtful_one():
     counted = make_case((normal(5, 7), 3), {}, ["x", "groups"])
     smallest, _ = shrunken(counted, lambda c: True)
     assert not smallest.doubtful

@@ -38,27 +38,27 @@ USED = usage(FORWARD, NAMES)
         ("level", "number"),
     ],
 )  # fmt: skip
-def test_a_use_tells_the_role(name, role):
+def test_usage_gives_the_role(name, role):
     assert USED[name].roles == {role}
 
 
-def test_what_it_is_compared_with():
+def test_constants_of_comparisons_are_collected():
     assert set(USED["mode"].constants) == {"mean", "sum", "none"}
     assert USED["nu"].constants == (0.5,)
     assert USED["level"].constants == ()
 
 
-def test_what_it_is_unpacked_into():
+def test_lengths_of_unpacking_are_collected():
     assert USED["pair"].lengths == (2,)
     assert USED["many"].lengths == ()
 
 
-def test_nested_unpacking_of_all_arguments():
+def test_nested_unpacking_of_variadic_arguments():
     (node,) = ast.parse("def forward(ctx, *args):\n    x, (a, b, c) = args\n").body
     assert usage(node, ["x", "args_1"])["args_1"].lengths == (3,)
 
 
-def test_no_tensor_is_made_of_what_takes_a_list_or_a_size():
+def test_arguments_of_cat_and_zeros_have_no_tensor_role():
     (node,) = ast.parse("def forward(ctx, xs, shape):\n    return torch.cat(xs) + torch.zeros(shape)\n").body
     used = usage(node, ["xs", "shape"])
     assert not used["xs"].roles
@@ -85,7 +85,7 @@ def methods(keep, *returns):
         ("ctx.save_for_backward(x, limit)", ["g, None"], set()),
     ],
 )
-def test_what_is_kept_on_the_context_and_has_no_gradient_is_a_setting(keep, returns, found):
+def test_context_attribute_without_gradient_is_a_setting(keep, returns, found):
     assert kept_as_settings(methods(keep, *returns), ["x", "limit"]) == found
 
 
@@ -128,29 +128,29 @@ def blamed(function, *arguments):
     pytest.fail("nothing was raised")
 
 
-def test_the_expression_alone_is_to_blame():
+def test_error_is_blamed_on_the_names_of_its_expression():
     lines, names = blamed(adds, torch.ones(3), torch.ones(2, 3), torch.ones(2))
     assert names == {"y", "z"}  # z by way of w
     assert lines == 2
 
 
-def test_the_condition_is_to_blame_for_what_it_refuses():
+def test_raise_is_blamed_on_its_condition():
     assert blamed(refuses, torch.ones(2, 2), None, None)[1] == {"x"}
 
 
-def test_the_keyword_that_the_message_names_is_to_blame():
+def test_error_is_blamed_on_the_keyword_in_its_message():
     assert blamed(names_a_keyword, torch.ones(3, 5), torch.zeros(3, dtype=torch.int64), torch.ones(2))[1] == {"z"}
 
 
-def test_unpacking():
+def test_failed_unpacking_is_blamed_on_its_value():
     assert blamed(unpacks, 1, (1, 2, 3), None) == (2, {"y"})
 
 
-def test_what_happens_further_down_is_blamed_on_the_call():
+def test_error_in_a_callee_is_blamed_on_the_arguments_of_the_call():
     assert blamed(calls, 1, 2, 3)[1] == {"x", "y"}
 
 
-def test_an_error_from_elsewhere_blames_nobody():
+def test_error_from_elsewhere_is_blamed_on_no_parameter():
     blame = Blame(source_of(adds).node, adds.__code__, ("x",))
     assert blame.of(ValueError("never raised here")) == (0, frozenset())
 

@@ -10,7 +10,7 @@ def made(kind, shape=(3, 5), first=(3, 5), dtype=torch.float64):
     return make_tensor(kind, shape, first, dtype, torch.Generator().manual_seed(0))
 
 
-def test_kinds():
+def test_made_tensors_have_the_values_dtype_and_shape_of_their_kind():
     assert (made("positive") > 0).all()
     assert set(made("binary").unique().tolist()) == {0.0, 1.0}
     assert made("mask").dtype == torch.bool
@@ -20,7 +20,7 @@ def test_kinds():
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 5), (2, 3, 4)])
-def test_matrices_of_a_structure_are_square(shape):
+def test_structured_matrices_are_square(shape):
     definite, negative, lower = (made(kind, shape) for kind in ("definite", "negative definite", "triangular"))
     assert definite.shape[-1] == definite.shape[-2] == (shape or (3,))[-1]
     torch.linalg.cholesky(definite)
@@ -29,7 +29,7 @@ def test_matrices_of_a_structure_are_square(shape):
     assert (lower.diagonal(0, -2, -1) > 0).all()
 
 
-def test_a_callable_of_any_arity():
+def test_smooth_callable_accepts_any_arguments():
     x, y = torch.tensor([0.5]), torch.tensor([0.25])
     assert torch.equal(SMOOTH(x), x.tanh())
     assert torch.equal(SMOOTH(x, 3, y, None), x.tanh() + y.tanh())
@@ -37,6 +37,6 @@ def test_a_callable_of_any_arity():
 
 
 @pytest.mark.parametrize("stand_in", [SMOOTH, *DISTANCES])
-def test_a_callable_is_written_as_what_it_is(stand_in):
+def test_repr_of_a_callable_evaluates_to_it(stand_in):
     a, b = torch.randn(4, 2), torch.randn(4, 2)
     assert torch.equal(eval(repr(stand_in))(a, b), stand_in(a, b))

@@ -46,7 +46,7 @@ MAKERS = [
 
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_every_variant_is_a_labelled_case_of_the_same_arguments(make, name):
+def test_variant_is_a_labelled_case_of_the_same_arguments(make, name):
     example = EXAMPLES[name]()
     found = list(make(example))
     for one in found:
@@ -58,7 +58,7 @@ def test_every_variant_is_a_labelled_case_of_the_same_arguments(make, name):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_is_not_changed(name):
+def test_example_is_not_modified(name):
     example = EXAMPLES[name]()
     before = [v.clone() if isinstance(v, torch.Tensor) else v for v in example.values]
     for make in MAKERS:
@@ -66,7 +66,7 @@ def test_the_example_is_not_changed(name):
     assert all(torch.equal(a, b) for a, b in zip(before, example.values, strict=True))
 
 
-def test_ordinary_values():
+def test_other_values_cover_signs_zeros_and_integers():
     x = normal(3, 5)
     found = list(values.other_values(case(x)))
     assert (by_label(found, "all zeros").tensors[0] == 0).all()
@@ -79,7 +79,7 @@ def test_ordinary_values():
     assert torch.equal(whole, whole.round())
 
 
-def test_values_spread_over_a_bound_that_is_a_whole_number_off():
+def test_spread_values_lie_off_the_integers():
     spread = torch.cat([c.tensors[0].flatten() for c in values.other_values(case(normal(3))) if "from -12" in c.label])
     assert spread.numel() >= 3 * 48
     assert spread.abs().max() < 12.5
@@ -93,24 +93,24 @@ def test_each_input_alone_gets_exact_zeros():
     assert "y with exact zeros" in found
 
 
-def test_integers_repeat_and_reverse():
+def test_integer_arguments_are_repeated_and_reversed():
     found = list(values.other_values(case(normal(5), torch.tensor([0, 4, 2]))))
     assert by_label(found, "whole-number arguments all equal").values[1].tolist() == [0, 0, 0]
     assert by_label(found, "whole-number arguments reversed").values[1].tolist() == [2, 4, 0]
 
 
-def test_sizes_of_one_zero_and_primes():
+def test_sizes_of_one_zero_and_primes_are_tried():
     found = sizes.uniform_sizes(case(normal(3, 5)))
     shapes = {tuple(c.tensors[0].shape) for c in found}
     assert {(1, 5), (0, 5), (3, 1), (3, 0), (1, 1), (0, 0), (7, 5), (3, 11)} <= shapes
 
 
-def test_sizes_change_together():
+def test_equal_sizes_change_together():
     for c in sizes.uniform_sizes(case(normal(3, 5), normal(5, 4))):
         assert c.tensors[0].shape[1] == c.tensors[1].shape[0]
 
 
-def test_grown_matrices_are_not_singular():
+def test_enlarged_matrices_are_not_singular():
     grown = next(c for c in sizes.uniform_sizes(case(normal(3, 3))) if c.tensors[0].shape == (7, 7))
     assert torch.linalg.matrix_rank(grown.tensors[0]) == 7
 
@@ -122,14 +122,14 @@ def test_indices_stay_in_range():
             assert index.max() < x.shape[0]
 
 
-def test_a_size_that_a_number_depends_on_makes_a_doubtful_case():
+def test_size_that_may_depend_on_a_number_makes_the_case_doubtful():
     with_k = make_case((normal(5), 3), {}, ["x", "k"])
     doubtful = {c.tensors[0].shape[0]: c.doubtful for c in sizes.uniform_sizes(with_k)}
     assert doubtful[2]
     assert not doubtful[7]
 
 
-def test_smaller_shapes_that_broadcast_are_doubtful():
+def test_broadcast_variants_are_doubtful():
     found = list(sizes.broadcasts(case(normal(3, 5), normal(3, 5))))
     assert all(c.doubtful for c in found)
     assert {tuple(c.tensors[0].shape) for c in found} == {(1, 5), (3, 1), (), (5,), (3, 5)}
@@ -137,7 +137,7 @@ def test_smaller_shapes_that_broadcast_are_doubtful():
 
 
 @pytest.mark.parametrize("name", ["vector", "matrices", "image", "complex", "float32"])
-def test_layouts_hold_the_same_values(name):
+def test_layout_variants_hold_the_same_values(name):
     example = EXAMPLES[name]()
     for c in layouts.other_layouts(example):
         assert c.layout_only
@@ -149,7 +149,7 @@ def test_layouts_hold_the_same_values(name):
         assert all(torch.equal(a, b) for a, b in zip(plain.tensors, c.tensors, strict=True))
 
 
-def test_which_layouts():
+def test_layout_variants_have_the_strides_of_their_label():
     found = {c.label: c.tensors[0] for c in layouts.other_layouts(case(normal(2, 3, 4, 5)))}
     assert found["transposed"].stride()[-2] == 1
     assert found["sliced with a step"].stride()[-1] == 2
@@ -159,14 +159,14 @@ def test_which_layouts():
     assert "transposed" not in labels(layouts.other_layouts(case(normal(5))))
 
 
-def test_dtypes():
+def test_dtype_variants_narrow_floating_point_tensors():
     assert labels(layouts.other_dtypes(case(normal(3)))) == ["float32", "bfloat16", "float16"]
     assert labels(layouts.other_dtypes(case(normal(3, dtype=torch.complex128)))) == ["float32"]
     (narrow, *_) = layouts.other_dtypes(case(normal(3), torch.arange(3)))
     assert [v.dtype for v in narrow.values] == [torch.float32, torch.int64]
 
 
-def test_there_and_back():
+def test_dtypes_round_trip():
     example = case(normal(3), torch.arange(3))
     narrow = by_label(layouts.other_dtypes(example), "bfloat16")
     back = layouts.as_dtypes_of(narrow, example)
@@ -175,19 +175,19 @@ def test_there_and_back():
     assert layouts.widened(narrow).tensors[0].dtype == torch.float64
 
 
-def test_complex_values():
+def test_complex_variant_has_imaginary_parts():
     z = layouts.made_complex(case(normal(3))).tensors[0]
     assert z.dtype == torch.complex128
     assert (z.imag != 0).all()
 
 
-def test_one_tensor_for_two_arguments():
+def test_tensors_of_equal_shape_are_shared():
     (found,) = values.shared(case(normal(3), normal(3, seed=1), normal(4)))
     assert found.values[0] is found.values[1]
     assert found.label == "y the same tensor as x"
 
 
-def test_extremes():
+def test_extremes_are_tiny_and_huge():
     tiny, huge = values.extremes(case(uniform(3, low=1)))
     assert tiny.extreme
     assert tiny.tensors[0].max() < 1e-11
@@ -205,7 +205,7 @@ STRUCTURED = {
 
 
 @pytest.mark.parametrize("name", STRUCTURED)
-def test_structure_is_kept(name):
+def test_structured_tensors_are_not_varied(name):
     t = STRUCTURED[name].double()
     assert structure.is_structured(t)
     assert "negated" not in labels(values.other_values(case(t)))
@@ -213,18 +213,18 @@ def test_structure_is_kept(name):
 
 
 @pytest.mark.parametrize("t", [normal(3, 5), normal(4, 4), normal(5), normal(), normal(3, 1), torch.zeros(3)])
-def test_ordinary_tensors_have_none(t):
+def test_ordinary_tensors_are_not_structured(t):
     assert not structure.is_structured(t)
 
 
 @given(st.lists(st.integers(0, 6), max_size=3).map(tuple), st.integers(1, 6), st.integers(0, 8))
-def test_resizing_changes_that_size_and_no_other(shape, old, new):
+def test_resizing_changes_only_the_given_size(shape, old, new):
     (resized,) = sizes.resized(case(normal(*shape)), {old: new}).tensors
     assert tuple(resized.shape) == tuple(new if size == old else size for size in shape)
     assert torch.isfinite(resized).all()
 
 
-def test_a_whole_number_that_equals_a_size_goes_with_it():
+def test_integer_equal_to_a_size_follows_it():
     call = make_case((normal(3, 5), 3, 3), {}, ["x", "count", "dim"])
     smaller = sizes.resized(call, {3: 2})
     assert (smaller.values[0].shape, smaller.values[1], smaller.values[2]) == ((2, 5), 2, 3)
@@ -251,11 +251,11 @@ class Operator:
         (0.5, False),
     ],
 )
-def test_an_object_may_have_been_made_for_the_sizes_of_the_example(argument, doubtful):
+def test_object_argument_makes_a_resized_case_doubtful(argument, doubtful):
     assert sizes.resized(case(normal(5, 5), argument), {5: 1}).doubtful is doubtful
 
 
-def test_constants_in_what_may_be_a_parameter_are_doubtful():
+def test_constant_values_of_a_likely_parameter_are_doubtful():
     ones = [v for v in values.other_values(case(normal(3, 5), normal(5))) if "all ones" in v.label]
     plain, both = ones
     assert not plain.doubtful
@@ -267,7 +267,7 @@ def test_constants_in_what_may_be_a_parameter_are_doubtful():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_filter_that_reads_the_same_backwards_still_does_at_other_sizes(sign):
+def test_symmetric_filter_stays_symmetric_when_resized(sign):
     half = normal(1, 3)
     filters = torch.cat([half, sign * half.flip(-1)], -1)
     longer = sizes.resized(case(normal(2, 9), filters), {6: 7}).values[1]
@@ -276,7 +276,7 @@ def test_a_filter_that_reads_the_same_backwards_still_does_at_other_sizes(sign):
     assert len(longer.abs().unique()) >= 3
 
 
-def test_lengths_up_to_a_size_follow_it():
+def test_integer_tensor_bounded_by_a_size_follows_it():
     lengths = torch.tensor([[6, 4], [5, 6]])
     assert sizes.resized(case(normal(2, 6, 6), lengths), {6: 3}).values[1].tolist() == [[3, 3], [3, 3]]
     assert torch.equal(sizes.resized(case(normal(2, 6, 6), lengths), {6: 7}).values[1], lengths)

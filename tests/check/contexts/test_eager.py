@@ -149,27 +149,27 @@ def _save(ctx, inputs, output):
 op_cube.register_autograd(lambda ctx, g: 3 * ctx.saved_tensors[0] ** 2 * g, setup_context=_save)
 
 
-def test_a_function_with_every_method_is_only_told_that_a_jvp_breaks_the_graph():
+def test_complete_function_gets_only_the_info_that_jvp_breaks_the_graph():
     assert told(found(Cube, X)) == [("PB409", "info", "unsupported")]
 
 
-def test_an_old_style_function_is_told_what_it_lacks_and_no_more():
+def test_old_style_function_gets_one_info_for_each_missing_transform():
     expected = [(rule, "info", "unsupported") for rule in ("PB405", "PB406", "PB407", "PB408")]
     assert told(found(OldCube, X)) == expected
 
 
-def test_an_estimator_that_pytorch_drops_is_told_and_not_blamed():
+def test_dropped_straight_through_gradient_is_an_info():
     dropped = [finding for finding in found(RoundStraightThrough, X) if finding.verdict == "wrong"]
     compiled = [] if is_backward_kept_by_compiled_grad() else [("PB415", "info", "wrong")]
     assert told(dropped) == [("PB410", "info", "wrong"), *compiled]
     assert all("PyTorch" in finding.message for finding in dropped)
 
 
-def test_of_a_wrong_backward_nobody_says_that_it_is_dropped():
+def test_wrong_backward_is_not_reported_as_dropped():
     assert loud(found(WrongCube, X)) == []
 
 
-def test_a_forward_outside_pytorch_is_told_where_its_gradient_vanishes():
+def test_numpy_forward_is_reported_where_its_gradient_vanishes():
     """PyTorch 2.11 loses it in torch.compile alone, too."""
     x = X.clone().requires_grad_()
     torch.compiler.reset()
@@ -180,7 +180,7 @@ def test_a_forward_outside_pytorch_is_told_where_its_gradient_vanishes():
     assert [*loud(findings), *(f for f in told(findings) if f[0] == "PB415")] == expected
 
 
-def test_a_custom_op_is_warned_of_its_zero_tangent():
+def test_custom_op_with_zero_tangent_is_a_warning():
     findings = found(op_cube, X)
     assert loud(findings) == [("PB407", "warning", "wrong")]
     assert "custom op" in next(f.message for f in findings if f.rule == "PB407")
@@ -196,7 +196,7 @@ def test_a_custom_op_is_warned_of_its_zero_tangent():
         (RoundStraightThrough, "PB415"),
     ],
 )
-def test_a_reproduction_runs(target, rule, capsys):
+def test_reproduction_runs(target, rule, capsys):
     for finding in found(target, X, rules=[rule]):
         raised = contextlib.nullcontext() if finding.verdict == "wrong" else pytest.raises(RuntimeError)
         with raised:
@@ -204,7 +204,7 @@ def test_a_reproduction_runs(target, rule, capsys):
         assert finding.verdict != "wrong" or capsys.readouterr().out
 
 
-def test_func_grad_sees_a_branch_on_grad_mode():
+def test_func_grad_detects_a_branch_on_grad_mode():
     class Branching(Cube):
         @staticmethod
         def backward(ctx, g):
@@ -261,7 +261,7 @@ def test_vmap_batches_integer_arguments_too():
     assert told(found(ScaleRowsSharedIndex, *rows(), rules=["PB406"])) == [("PB406", "error", "wrong")]
 
 
-def test_vmap_tries_one_tensor_alone():
+def test_vmap_batches_each_tensor_alone():
     class AllBatched(ScaleRows):
         @staticmethod
         def vmap(info, in_dims, rows, scale, index):
@@ -272,7 +272,7 @@ def test_vmap_tries_one_tensor_alone():
     assert told(found(AllBatched, *rows(), rules=["PB406"])) == [("PB406", "error", "wrong")]
 
 
-def test_a_broken_vmap_promise_is_a_warning():
+def test_broken_vmap_rule_is_a_warning():
     class Branching(Cube):
         @staticmethod
         def forward(x):
@@ -281,7 +281,7 @@ def test_a_broken_vmap_promise_is_a_warning():
     assert told(found(Branching, X, rules=["PB406"])) == [("PB406", "warning", "unsupported")]
 
 
-def test_the_two_interfaces_of_forward_mode_must_agree():
+def test_jvp_must_agree_in_torch_func_and_dual_numbers():
     class Branching(Cube):
         @staticmethod
         def jvp(ctx, tx):
@@ -291,7 +291,7 @@ def test_the_two_interfaces_of_forward_mode_must_agree():
     assert told(found(Branching, X, rules=["PB407"])) == [("PB407", "error", "wrong")]
 
 
-def test_a_tangent_made_of_a_value_of_the_forward_has_a_wrong_gradient():
+def test_jvp_with_a_detached_intermediate_has_a_wrong_gradient():
     class Kept(OldCube):
         @staticmethod
         def forward(ctx, x):
@@ -306,7 +306,7 @@ def test_a_tangent_made_of_a_value_of_the_forward_has_a_wrong_gradient():
     assert loud(found(Cube, X, rules=["PB407"])) == []
 
 
-def test_a_jvp_that_fails_is_a_warning():
+def test_jvp_that_raises_is_a_warning():
     class Failing(Cube):
         @staticmethod
         def jvp(ctx, tx):
@@ -315,7 +315,7 @@ def test_a_jvp_that_fails_is_a_warning():
     assert told(found(Failing, X, rules=["PB407"])) == [("PB407", "warning", "unsupported")]
 
 
-def test_a_backward_that_mixes_the_rows_differs_under_jacrev():
+def test_backward_that_branches_on_transforms_differs_under_jacrev():
     class Normalised(Cube):
         @staticmethod
         def backward(ctx, g):
@@ -327,7 +327,7 @@ def test_a_backward_that_mixes_the_rows_differs_under_jacrev():
 
 
 @pytest.mark.parametrize("when", ["always", "another size", "same tensor"])
-def test_compile_is_compared_at_once_with_another_size_and_with_one_tensor_twice(when):
+def test_compiled_gradient_is_compared_at_another_size_and_with_shared_inputs(when):
     class Product(Function):
         @staticmethod
         def forward(ctx, x, y):
@@ -346,7 +346,7 @@ def test_compile_is_compared_at_once_with_another_size_and_with_one_tensor_twice
     assert told(found(Product, X, X + 1, rules=["PB409"])) == ([] if excused else [("PB409", "error", "wrong")])
 
 
-def test_a_function_that_compiles_in_no_way_is_a_warning():
+def test_function_that_cannot_be_compiled_is_a_warning():
     class Refusing(OldCube):
         @staticmethod
         def forward(ctx, x):
@@ -358,7 +358,7 @@ def test_a_function_that_compiles_in_no_way_is_a_warning():
     assert severities in (["info"], ["info", "warning"])
 
 
-def test_checkpoint_forbids_a_second_read_of_saved_tensors():
+def test_reading_saved_tensors_twice_is_an_error_under_checkpoint():
     class Twice(OldCube):
         @staticmethod
         def backward(ctx, g):
@@ -369,7 +369,7 @@ def test_checkpoint_forbids_a_second_read_of_saved_tensors():
     assert "saved_tensors once" in finding.hint
 
 
-def test_checkpoint_shows_state_outside_the_context():
+def test_checkpoint_reveals_state_outside_the_context():
     class Counting(OldCube):
         calls = 0
 
@@ -387,7 +387,7 @@ def test_checkpoint_shows_state_outside_the_context():
     assert told(found(Counting, X, rules=["PB411"])) == [("PB411", "error", "wrong")]
 
 
-def test_saved_tensor_hooks_show_a_backward_that_wants_the_very_tensor():
+def test_saved_tensor_hooks_reveal_a_backward_that_needs_the_same_tensor():
     class Attribute(OldCube):
         @staticmethod
         def forward(ctx, x):
@@ -402,7 +402,7 @@ def test_saved_tensor_hooks_show_a_backward_that_wants_the_very_tensor():
     assert told(found(Attribute, X, rules=["PB412"])) == [("PB412", "error", "wrong")]
 
 
-def test_a_copy_has_an_address_that_no_earlier_tensor_had():
+def test_unpacked_copy_has_a_new_address():
     class ByAddress(OldCube):
         known = range(0, 2**63, 64)  # where memory of PyTorch's begins: at worst all of it has been in use
 
@@ -428,7 +428,7 @@ class Matmul(Function):
         return g @ w.mT, x.mT @ g
 
 
-def test_autocast_shows_a_backward_that_mixes_dtypes():
+def test_autocast_reveals_a_backward_that_mixes_dtypes():
     x, w = X.float(), X.float().mT.contiguous()
     (finding,) = found(Matmul, x, w, rules=["PB413"])
     assert (finding.severity, finding.verdict) == ("error", "wrong")
@@ -436,7 +436,7 @@ def test_autocast_shows_a_backward_that_mixes_dtypes():
     assert "custom_bwd" in finding.hint
 
 
-def test_a_forward_that_refuses_autocast_is_an_info():
+def test_forward_that_refuses_autocast_is_an_info():
     class Refusing(Matmul):
         @staticmethod
         def forward(ctx, x, w):
@@ -449,7 +449,7 @@ def test_a_forward_that_refuses_autocast_is_an_info():
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1, []), (2, [("PB413", "error", "wrong")])])
-def test_autocast_forgives_rounding_but_no_factor(factor, expected):
+def test_autocast_tolerates_rounding_and_no_wrong_factor(factor, expected):
     class Casting(Matmul):
         @staticmethod
         def backward(ctx, g):
@@ -489,11 +489,11 @@ class ForgetfulScale(Scale):
         (torch.ops.pullback_test_transforms.cube, [("PB414", "info", "unsupported")]),
     ],
 )
-def test_copies(target, expected):
+def test_deepcopy_and_pickle_are_compared(target, expected):
     assert told(found(target, X, rules=["PB414"])) == expected
 
 
-def test_a_setting_needs_a_backward_that_runs_and_repeats():
+def test_base_setting_needs_a_deterministic_backward():
     class Raising(OldCube):
         @staticmethod
         def backward(ctx, g):
@@ -509,7 +509,7 @@ def test_a_setting_needs_a_backward_that_runs_and_repeats():
         assert found(target, X) == []
 
 
-def test_settings_are_the_example_and_its_float32_twin():
+def test_settings_are_the_example_and_its_float32_copy():
     dtypes = [setting.inputs[0].dtype for setting in settings(audited(OldCube, X))]
     assert dtypes == [torch.float64, torch.float32]
 
@@ -519,7 +519,7 @@ def nested(options, *, scale):
     return {"out": [x * scale, mask.sum()], "note": "text"}
 
 
-def test_a_setting_follows_nested_arguments_and_outputs():
+def test_setting_handles_nested_arguments_and_outputs():
     mask = X > 0
     setting = base_setting(audited(nested, {"x": X, "mask": mask}, scale=3.0))
     assert setting.form == "tree"
@@ -529,7 +529,7 @@ def test_a_setting_follows_nested_arguments_and_outputs():
     assert found(nested, {"x": X, "mask": mask}, scale=3.0, rules=RULES[:4]) == []
 
 
-def test_a_tensor_passed_twice_is_one_input():
+def test_tensor_passed_twice_is_one_input():
     subject = subject_of(torch.mul)
     case = next(values.shared(make_case((X, X + 1), {}, [])))
     assert slots_of(case, case.wrt) == ((0, 1),)
@@ -538,7 +538,7 @@ def test_a_tensor_passed_twice_is_one_input():
     assert torch.equal(setting.function()(X + 1)[0], (X + 1) ** 2)
 
 
-def test_a_pure_function_leaves_what_it_is_given():
+def test_pure_call_restores_its_arguments():
     def counting(x, count):
         count += 1
         return x * count
@@ -569,23 +569,23 @@ def test_a_pure_function_leaves_what_it_is_given():
         (TypeError("unsupported operand"), "function", "traced", False),
     ],
 )
-def test_what_counts_as_a_clear_refusal(error, kind, context, clear):
+def test_refusal_is_clear_or_not(error, kind, context, clear):
     assert refusal(Raised("there", error), kind, context).clear is clear
 
 
-def test_a_reason_is_one_short_sentence():
+def test_refusal_reason_is_one_short_sentence():
     error = RuntimeError("It is not supported. For more details see there.\nTraceback …")
     assert refusal(Raised("there", error), "function").reason == "RuntimeError: It is not supported"
 
 
-def test_an_audit_with_all_composition_rules_raises_nothing():
+def test_audit_with_all_composition_rules_raises_no_exception():
     with warnings.catch_warnings():  # an audit silences them, in a process of its own
         end = audit.audit(subject_of(OldCube), Options(select=("PB4",)), [((X,), {})], Silent())
     assert end.cases >= 0
 
 
 @pytest.mark.parametrize("rule", ["PB409", "PB411", "PB412", "PB413", "PB414"])
-def test_a_backward_that_writes_to_its_cotangent_is_no_other_one_here(rule):
+def test_backward_that_writes_to_its_cotangent_is_not_reported_by_other_rules(rule):
     class Halves(Function):
         """Half of the square; PB203 tells what is wrong with it."""
 

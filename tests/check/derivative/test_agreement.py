@@ -34,7 +34,7 @@ def t(*values, dtype=torch.float64):
         (t(1 + 2j, dtype=torch.complex128), t(1 + 2j, dtype=torch.complex128)),
     ],
 )
-def test_what_counts_as_equal(expected, got):
+def test_tensors_equal_up_to_rounding(expected, got):
     assert difference([expected], [got]) is None
 
 
@@ -52,29 +52,29 @@ def test_what_counts_as_equal(expected, got):
         (t(1.0), t(1.0, 1.0), None),
     ],
 )
-def test_where_they_differ(expected, got, index):
+def test_first_difference_has_its_order_and_index(expected, got, index):
     found = difference([t(5.0), expected], [t(5.0), got])
     assert (found.order, found.index) == (1, index)
 
 
-def test_the_worst_is_told():
+def test_worst_difference_is_returned():
     found = difference([t(1.0), t(1.0, 1.0)], [t(1.1), t(1.2, 1.5)])
     assert (found.order, found.index, found.expected, found.got) == (1, (1,), 1.0, 1.5)
     assert str(found) == "expected 1, got 1.5 at [1]"
 
 
-def test_rounding_may_be_given():
+def test_rounding_can_be_given():
     assert difference([t(1.0)], [t(1.0 + 1e-9)], rounding=1e-12) is not None
     assert difference([t(1.0)], [t(1.3)], rounding=0.5) is None
 
 
-def test_numbers_are_shown_short():
+def test_show_rounds_numbers():
     assert show(1 / 3) == "0.333333"
     assert show("shape (2,)") == "shape (2,)"
 
 
 @given(st.lists(st.integers(0, 4), max_size=3).map(tuple), st.sampled_from([torch.float64, torch.bfloat16]))
-def test_cotangents_are_exact_repeatable_and_nowhere_zero(shape, dtype):
+def test_standard_cotangents_are_exact_deterministic_and_nonzero(shape, dtype):
     (g,) = standard_cotangents([torch.zeros(shape, dtype=dtype)])
     assert (g.shape, g.dtype) == (torch.Size(shape), dtype)
     assert torch.equal(g, standard_cotangents([torch.zeros(shape, dtype=dtype)])[0])
@@ -82,7 +82,7 @@ def test_cotangents_are_exact_repeatable_and_nowhere_zero(shape, dtype):
     assert ((g.abs() >= 0.5) & (g.abs() <= 1.5)).all()
 
 
-def test_gradients_are_taken_afresh():
+def test_gradients_are_computed_anew_for_each_call():
     subject, case = subject_of(sine), case_of(sine, normal(3))
     (first,), (again,) = gradients(subject, case), gradients(subject, case)
     assert torch.equal(first, again)
@@ -92,7 +92,7 @@ def test_gradients_are_taken_afresh():
     assert torch.equal(through, 3 * standard_cotangents([case.tensors[0]])[0])
 
 
-def test_what_raises_is_raised():
+def test_exception_in_backward_becomes_raised():
     def gradient(g, x):
         raise KeyError("lost")
 

@@ -40,7 +40,7 @@ class FromABranch(Function):
 
 
 @pytest.mark.parametrize(("function", "severity"), [(IntegralOfBell, "warning"), (FromABranch, "error")])
-def test_a_difference_that_grows_from_nothing_is_that_of_an_approximation(function, severity):
+def test_difference_that_grows_from_zero_is_a_warning_as_an_approximation(function, severity):
     x = torch.tensor([0.7, -0.4, 1.1], dtype=torch.float64)
     found = [f for f in pullback.check(function, x, select="PB101", budget=60).findings if f.verdict == "wrong"]
     assert [f.severity for f in found] == [severity]

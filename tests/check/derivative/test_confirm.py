@@ -52,12 +52,12 @@ def errors(target, x, seed=0):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", [(), pytest.param((3, 4), marks=pytest.mark.slow)], ids=str)
-def test_no_rule_accuses_a_right_ripple(shape, seed):
+def test_right_ripple_is_not_accused(shape, seed):
     assert errors(rippled(), normal(*shape, seed=seed), seed) == set()
 
 
 @pytest.mark.slow
-def test_each_rule_accuses_a_wrong_one():
+def test_wrong_ripple_is_accused_by_each_rule():
     x = normal(3)
     assert "PB101" in errors(rippled(slip=1.5), x)
     assert "PB102" in errors(rippled(tangent_slip=1.5), x)
@@ -97,7 +97,7 @@ def told(target, x):
 
 @pytest.mark.parametrize("frequency", [1.0, 300.0, 1000.0, 2000.0, 2e5])
 @pytest.mark.few(2)
-def test_a_tangent_that_is_off_by_a_thousandth_is_found(frequency):
+def test_tangent_error_of_a_thousandth_is_found(frequency):
     x = normal(3)
     assert told(wave(frequency), x) == []
     assert told(wave(frequency, slip=1.001), x) == [("PB102", "error", "wrong")]
@@ -109,7 +109,7 @@ def noisy(x):
     return x + 1e3 * torch.sin(1e12 * x.detach().square())
 
 
-def test_a_tangent_that_cannot_be_judged_is_told():
+def test_tangent_of_a_noisy_forward_is_inconclusive():
     class Noisy(wave(1.0)):
         @staticmethod
         def forward(x):
@@ -128,7 +128,7 @@ def curve_of(f, x):
     return lambda t: f(torch.tensor([x + t], dtype=torch.float64))
 
 
-def test_the_second_ladder_is_climbed_only_on_disagreement():
+def test_second_ladder_is_used_only_on_disagreement():
     points = []
 
     def curve(t):
@@ -145,7 +145,7 @@ def test_the_second_ladder_is_climbed_only_on_disagreement():
 
 
 @pytest.mark.parametrize("frequency", [100, 1500, 3000, 2e4, 2e5])
-def test_the_sharper_of_two_ladders_counts(frequency):
+def test_sharper_of_two_ladders_is_returned(frequency):
     moved = [torch.zeros(1, dtype=torch.float64)]
     right = 0
     for k in range(8):
@@ -157,7 +157,7 @@ def test_the_sharper_of_two_ladders_counts(frequency):
     assert right == 8
 
 
-def test_a_noisy_second_ladder_takes_nothing_away():
+def test_noisy_second_ladder_keeps_the_first_estimate():
     noisy = curve_of(lambda x: x.float().exp().double(), 0.3)
     moved = [torch.zeros(1, dtype=torch.float64)]
     once, twice = (confirmed(noisy, lambda estimate, d=d: d, moved) for d in (False, True))
@@ -166,7 +166,7 @@ def test_a_noisy_second_ladder_takes_nothing_away():
 
 
 @pytest.mark.parametrize("claimed", [1.3, 1.001])
-def test_of_a_slow_curve_that_is_rough_few_samples_refute_what_is_far_off(claimed):
+def test_few_samples_of_a_slow_rough_curve_refute_large_errors(claimed):
     taken = []
 
     def curve(t):

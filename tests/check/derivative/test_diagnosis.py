@@ -31,32 +31,32 @@ def product(backward):
 A, B = normal(3, 4), normal(3, 4, seed=1)
 
 
-def test_a_plainly_wrong_one():
+def test_unexplained_wrong_gradient_has_no_cause():
     assert named(product(lambda g, a, b: (g * b, g * a * b.exp())), A, B) == ""
     assert named(function(torch.sin, lambda g, x: g * x.sin()), A) == ""
 
 
-def test_none():
+def test_missing_gradient_is_named():
     assert named(product(lambda g, a, b: (g * b.exp(), None)), A, B, order=1) == "no gradient"
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_two_that_changed_places(order):
+def test_swapped_gradients_are_named(order):
     assert named(product(lambda g, a, b: (g * a * b.exp(), g * b.exp())), A, B, order=order) == "swapped gradients"
 
 
 @pytest.mark.slow
-def test_changed_places_only_if_it_would_be_right_there():
+def test_swap_is_named_only_if_it_makes_the_gradient_right():
     audit = audit_of(product(lambda g, a, b: (g * a * b.exp(), g)), A, B)
     assert swapped_with(audit, audit.base_result, audit.base_result.comparisons[0]) is None
     assert swapped_with(audit, audit.base_result, audit.base_result.comparisons[1]) == 0
 
 
-def test_gradients_of_other_shapes_do_not_change_places():
+def test_gradients_of_different_shapes_are_not_swapped():
     assert named(product(lambda g, a, b: (g.sum() * a, g * a * b.exp())), A, normal()) == ""
 
 
-def test_a_missing_conjugate():
+def test_missing_conjugate_is_named():
     z = normal(3, dtype=torch.complex128)
     assert named(function(lambda z: z.exp(), lambda g, z: g * z.exp()), z) == "missing conjugate"
     assert named(function(lambda z: z.exp(), lambda g, z: 2 * g * z.exp().conj()), z) == ""
@@ -73,14 +73,14 @@ def two_outputs(backward):
     return SinAndSquare
 
 
-def test_an_ignored_cotangent():
+def test_ignored_cotangent_is_named():
     fn = two_outputs(lambda g, h, x: g * x.cos())
     assert named(fn, A) == "ignored cotangent"
     audit = audit_of(fn, A)
     assert ignored_cotangents(audit, audit.base_result) == [1]
 
 
-def test_a_cotangent_that_is_used_wrongly_is_not_ignored():
+def test_misused_cotangent_is_not_ignored():
     fn = two_outputs(lambda g, h, x: g * x.cos() + h * x)
     assert named(fn, A) == ""
     audit = audit_of(fn, A)
@@ -115,7 +115,7 @@ class LogScale(Function):
         return g * scale.log() / scale.log(), g * scale.log() / scale.log()
 
 
-def test_a_cotangent_of_which_little_is_read_and_one_that_nan_hides_are_not_ignored():
+def test_cotangent_read_for_its_zeros_or_hidden_by_nan_is_not_ignored():
     for state in (audit_of(Bits, normal(3, 4)), audit_of(LogScale, normal(3), -normal(3).abs())):
         assert ignored_cotangents(state, state.base_result) == []
 
@@ -134,7 +134,7 @@ class Put(Function):
         return gx, None, g[index], None
 
 
-def test_which_of_several_writes_wins_is_not_said_of_the_backward():
+def test_nondeterministic_index_put_is_a_warning():
     index = torch.tensor([0, 2])
     found = pullback.check(Put, normal(4), index, normal(2), False, select="PB101").findings
     (told,) = found

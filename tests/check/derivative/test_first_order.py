@@ -25,19 +25,19 @@ SMOOTH = {
 
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize("shape", [(), (3, 5), (60,)], ids=str)
-def test_a_right_gradient(name, shape):
+def test_right_gradient_is_not_wrong(name, shape):
     assert "wrong" not in status(function(*SMOOTH[name]), normal(*shape))
 
 
 @pytest.mark.parametrize("name", ["sine", "steep", "sum", "softmax"])
-def test_a_right_gradient_is_called_so(name):
+def test_right_gradient_is_ok(name):
     assert status(function(*SMOOTH[name]), normal(3, 4)) == ["ok"]
 
 
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize("off", [0.0, 1e-2])
 @pytest.mark.parametrize("scale", [1.0, 0.05])
-def test_few_samples_tell_as_much(name, off, scale):
+def test_brief_comparison_agrees_with_the_full_one(name, off, scale):
     forward, gradient = SMOOTH[name]
     fn = function(forward, lambda g, x: gradient(g, x) * (1 + off))
     few, many = (status(fn, scale * normal(3, 5), is_brief=is_brief) for is_brief in (True, False))
@@ -63,7 +63,7 @@ def _product(wrong_by):
     return Product
 
 
-def test_few_samples_are_taken_of_all_inputs_together():
+def test_brief_comparison_samples_all_inputs_together():
     right, wrong = _product(0.0), _product(1e-4)
     points = [uniform(4, low=0.2, high=1.0, seed=seed) for seed in range(3)]
     assert [c.status for c in compare(right, *points, is_brief=True).comparisons] == ["ok"] * 3
@@ -77,7 +77,7 @@ def test_few_samples_are_taken_of_all_inputs_together():
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1.0005, 0.9995]))
 @settings(max_examples=15)
 @pytest.mark.slow
-def test_half_a_per_mille_in_one_element(size, element, factor):
+def test_error_of_half_a_per_mille_in_one_element_is_found(size, element, factor):
     element %= size
 
     def gradient(g, x):
@@ -89,7 +89,7 @@ def test_half_a_per_mille_in_one_element(size, element, factor):
     assert [c.index for c in result.wrong] in ([(element,)], [None])
 
 
-def test_the_numbers_of_a_disagreement():
+def test_wrong_comparison_has_index_counts_and_values():
     def gradient(g, x):
         return g * x.cos() * torch.tensor([1.0, 1.0, 1.5])
 
@@ -103,12 +103,12 @@ def test_the_numbers_of_a_disagreement():
 
 @pytest.mark.parametrize(("off", "expected"), [(0.0, "ok"), (1e-7, "ok"), (1e-2, "wrong")])
 @pytest.mark.parametrize("shape", [(3, 5), (60,)], ids=str)
-def test_a_forward_that_works_in_float32(off, expected, shape):
+def test_float32_forward_widens_the_error_bar(off, expected, shape):
     fn = function(lambda x: x.float().exp().double(), lambda g, x: (1 + off) * g * x.float().exp().double())
     assert status(fn, uniform(*shape, low=-1, high=1)) == [expected]
 
 
-def test_noise_hides_what_is_smaller():
+def test_noise_hides_smaller_errors():
     """Half a per mille of a value that is only known to one in ten thousand."""
 
     def rough(x):
@@ -119,13 +119,13 @@ def test_noise_hides_what_is_smaller():
 
 
 @pytest.mark.parametrize("at_zero", [0.0, 0.25, 1.0])
-def test_any_value_between_the_one_sided_derivatives_is_right_at_a_kink(at_zero):
+def test_any_subgradient_at_a_kink_is_ok(at_zero):
     fn = function(torch.relu, lambda g, x: g * torch.where(x == 0, at_zero, (x > 0).double()))
     assert status(fn, torch.tensor([0.0, -1.0, 0.0, 2.0], dtype=torch.float64)) == ["ok"]
 
 
 @pytest.mark.parametrize("at_zero", [2.0, -0.5, torch.nan])
-def test_no_value_outside_is(at_zero):
+def test_value_outside_the_subdifferential_is_wrong(at_zero):
     fn = function(torch.relu, lambda g, x: g * torch.where(x == 0, at_zero, (x > 0).double()))
     (wrong,) = compare(fn, torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)).wrong
     assert wrong.index == (1,)
@@ -152,7 +152,7 @@ class SortsWrong(Sort):
         return g
 
 
-def test_sorting_where_several_tie():
+def test_sort_with_ties_is_not_accused():
     tied = torch.tensor([0.5, 0.5, -1.0, 0.5, 2.0, 2.0], dtype=torch.float64)
     assert "wrong" not in status(Sort, tied)
     assert status(Sort, normal(40)) == ["ok"]
@@ -160,7 +160,7 @@ def test_sorting_where_several_tie():
 
 
 @pytest.mark.parametrize("chosen", [[0], [3], [0, 1, 3]])
-def test_a_maximum_that_several_share(chosen):
+def test_max_with_ties_is_not_accused(chosen):
     """The first, the last or a share for each: all are limits of gradients, or their averages."""
 
     def gradient(g, x):
@@ -173,12 +173,12 @@ def test_a_maximum_that_several_share(chosen):
 
 
 @pytest.mark.parametrize(("conjugate", "expected"), [(True, "ok"), (False, "wrong")])
-def test_complex(conjugate, expected):
+def test_complex_gradient_needs_the_conjugate(conjugate, expected):
     fn = function(lambda z: z * z, lambda g, z: g * (2 * z).conj() if conjugate else g * 2 * z)
     assert status(fn, normal(2, 3, dtype=torch.complex128)) == [expected]
 
 
-def test_real_from_complex():
+def test_real_output_of_complex_input_is_ok():
     assert status(function(lambda z: z.abs() ** 2, lambda g, z: 2 * g * z), normal(4, dtype=torch.complex128)) == ["ok"]
 
 
@@ -197,18 +197,18 @@ class Product(Function):
         return g * b, ctx.slip * g * a, None
 
 
-def test_each_input_is_judged():
+def test_each_input_is_compared():
     assert status(Product, normal(3), normal(3, seed=1)) == ["ok", "ok"]
     assert status(Product, normal(3), normal(3, seed=1), 1.01) == ["ok", "wrong"]
 
 
-def test_one_tensor_passed_twice_is_one_input():
+def test_tensor_passed_twice_is_one_input():
     x = normal(3)
     assert status(Product, x, x) == ["ok"]
     assert status(Product, x, x, 1.01) == ["wrong"]
 
 
-def test_what_requires_no_grad_is_left_alone():
+def test_input_without_requires_grad_is_not_compared():
     assert status(Product, normal(3).requires_grad_(), normal(3, seed=1), 5.0) == ["ok"]
 
 
@@ -225,29 +225,29 @@ class Halves(Function):
         return torch.cat([ga * a.exp(), ctx.slip * gb * b.cos()]), None
 
 
-def test_several_outputs():
+def test_several_outputs_are_compared():
     assert status(Halves, normal(6)) == ["ok"]
     result = compare(Halves, normal(6), 0.9)
     assert result.wrong[0].failing == 3
     assert len(result.cotangents) == 2
 
 
-def test_no_gradient_counts_as_zero():
+def test_missing_gradient_counts_as_zero():
     assert status(function(torch.sin, lambda g, x: None), normal(3)) == ["wrong"]
     assert "wrong" not in status(function(lambda x: torch.ones_like(x), lambda g, x: None), normal(3))
 
 
-def test_a_flat_forward_shows():
+def test_flat_forward_is_flagged():
     (wrong,) = compare(function(torch.round, lambda g, x: g), uniform(5, low=0.1, high=0.4)).wrong
     assert wrong.flat
     assert not wrong.moves
 
 
-def test_a_gradient_that_is_not_finite_is_wrong():
+def test_nonfinite_gradient_is_wrong():
     assert status(function(torch.sin, lambda g, x: g / (x * 0)), normal(3)) == ["wrong"]
 
 
-def test_what_raises_is_told():
+def test_exception_in_backward_is_returned():
     def gradient(g, x):
         raise ValueError("no backward")
 
@@ -257,17 +257,17 @@ def test_what_raises_is_told():
 
 
 @pytest.mark.parametrize("value", [lambda x: x / 0, lambda x: x.round().long(), lambda x: x.view(7)])
-def test_no_comparison_without_a_finite_differentiable_output(value):
+def test_output_without_finite_derivative_is_not_compared(value):
     assert compare(function(value, lambda g, x: g), normal(3)) is None
 
 
-def test_low_precision_is_compared_at_its_own_precision():
+def test_low_precision_uses_its_own_tolerance():
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         assert "wrong" not in status(function(torch.sin, lambda g, x: g * x.cos()), normal(5).to(dtype))
     assert status(function(torch.sin, lambda g, x: -g * x.cos()), normal(5).float()) == ["wrong"]
 
 
-def test_whether_another_gradient_would_agree():
+def test_agrees_accepts_the_right_gradient_only():
     subject, x = subject_of(Product), normal(3)
     result = compare(Product, x, normal(3, seed=1), 1.5)
     right = result.cotangents[0] * x
@@ -275,7 +275,7 @@ def test_whether_another_gradient_would_agree():
     assert not agrees(subject, result, 1, -right, torch.Generator().manual_seed(0))
 
 
-def test_which_output_an_input_moves():
+def test_moves_output_finds_the_dependence_of_each_output():
     class TwoByTwo(Function):
         @staticmethod
         def forward(ctx, a, b):
@@ -296,7 +296,7 @@ def test_which_output_an_input_moves():
 
 
 @pytest.mark.parametrize(("last", "expected"), [(2e-20, ["ok"]), (2.0, ["wrong"])])
-def test_a_gradient_that_underflows_is_right(last, expected):
+def test_underflowing_gradient_is_ok(last, expected):
     """The truth comes from a float64 run: of x[2] it is 3e-53, in float32 0. Of x[1] it is `last` · 1e-30."""
     x = torch.tensor([1e-30, 3e-23, last], dtype=torch.float32)
     zero = function(lambda x: x.prod(), lambda g, x: torch.zeros_like(x) * g)
@@ -306,7 +306,7 @@ def test_a_gradient_that_underflows_is_right(last, expected):
     assert [c.status for c in found.comparisons] == expected
 
 
-def test_the_middle_of_equal_values_may_go_to_any_of_them():
+def test_median_of_equal_values_may_select_any_of_them():
     """Moved alone, none of them moves the median, up or down; moved together they do."""
 
     def gradient(g, x):
@@ -321,7 +321,7 @@ def test_the_middle_of_equal_values_may_go_to_any_of_them():
     assert status(double, torch.arange(5, dtype=torch.float64)) == ["wrong"]
 
 
-def test_a_forward_that_refuses_a_mixture_of_elements_is_compared_all_the_same():
+def test_forward_that_rejects_partial_moves_is_compared():
     def median(x):
         if x.unique().numel() > 2:
             raise ValueError("too many values")
@@ -333,7 +333,7 @@ def test_a_forward_that_refuses_a_mixture_of_elements_is_compared_all_the_same()
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1, {"ok", "inconclusive"}), (3, {"wrong", "inconclusive"})])
-def test_a_ripple_shorter_than_the_steps_accuses_nobody(factor, expected):
+def test_ripple_shorter_than_the_steps_is_not_accused(factor, expected):
     rippled = function(lambda x: (x * x).sin(), lambda g, x: factor * g * 2 * x * (x * x).cos())
     found = {status(rippled, 1e6 * normal(3, seed=seed))[0] for seed in range(6)}
     assert found <= expected

@@ -43,7 +43,7 @@ def disagreement(target, *args, order=0):
     return jvp_disagreement(audit_of(target, *args), order)
 
 
-def test_a_right_rule_agrees():
+def test_right_jvp_agrees():
     assert disagreement(right, normal(3, 4)) is None
 
 
@@ -59,7 +59,7 @@ def test_one_wrong_element_of_one_output_is_found():
     assert found.bar < 1e-8
 
 
-def test_at_a_kink_either_side_will_do():
+def test_any_directional_derivative_at_a_kink_is_accepted():
     class Relu(Function):
         at_zero = 0.0
 
@@ -82,13 +82,13 @@ def test_at_a_kink_either_side_will_do():
         assert (disagreement(Relu, x) is None) is agrees
 
 
-def test_a_rule_that_ignores_its_tangent_is_wrong():
+def test_jvp_that_ignores_its_tangent_is_wrong():
     found = disagreement(with_jvp(lambda t, x: (t * x.cos(), 0 * t)), normal(3))
     assert (found.output, found.got) == (1, 0)
     assert disagreement(with_jvp(lambda t, x: (x.cos(), 2 * t * x)), normal(3)).output == 0
 
 
-def test_a_rule_that_raises_is_another_rules_subject():
+def test_jvp_that_raises_is_no_disagreement():
     def tangent(t, x):
         raise ValueError("no tangents today")
 
@@ -104,24 +104,24 @@ def test_tangents_of_each_output():
     assert tangents(subject_of(right), case_of(right, x), {})[0][1] is None
 
 
-def test_what_cannot_is_said():
+def test_tangents_without_jvp_raise():
     plain = function(torch.sin, lambda g, x: g * x.cos())
     with pytest.raises(Raised, match="jvp"):
         tangents(subject_of(plain), case_of(plain, normal(3)), {0: normal(3)})
     assert disagreement(plain, normal(3)) is None
 
 
-def test_who_has_a_rule():
+def test_has_jvp():
     assert has_jvp(subject_of(right))
     assert not has_jvp(subject_of(function(torch.sin, lambda g, x: g)))
     assert has_jvp(subject_of(lambda x: x.sin()))
 
 
-def test_a_callable_of_native_operations_agrees():
+def test_callable_of_native_ops_agrees():
     assert disagreement(lambda x: x.sin() * x, normal(3)) is None
 
 
-def test_complex_tangents():
+def test_complex_tangents_are_compared():
     class Square(Function):
         @staticmethod
         def forward(ctx, z):

@@ -62,7 +62,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_declare(name, tmp_path):
+def test_name_declares_intent(name, tmp_path):
     assert declared(tmp_path, name).sign == "worded"
 
 
@@ -91,7 +91,7 @@ def test_names_that_declare(name, tmp_path):
         "Steer",
     ],
 )
-def test_names_that_do_not(name, tmp_path):
+def test_ordinary_name_declares_nothing(name, tmp_path):
     assert declared(tmp_path, name) is None
 
 
@@ -121,7 +121,7 @@ def test_names_that_do_not(name, tmp_path):
         "Uses stochastic rounding.",
     ],
 )
-def test_docstrings_that_declare(docstring, tmp_path):
+def test_docstring_declares_intent(docstring, tmp_path):
     assert declared(tmp_path, docstring=docstring).sign == "worded"
 
 
@@ -142,16 +142,16 @@ def test_docstrings_that_declare(docstring, tmp_path):
         "Stores the output as a float.",
     ],
 )
-def test_docstrings_that_do_not(docstring, tmp_path):
+def test_ordinary_docstring_declares_nothing(docstring, tmp_path):
     assert declared(tmp_path, docstring=docstring) is None
 
 
-def test_a_comment_declares_only_in_so_many_words(tmp_path):
+def test_comment_needs_explicit_words(tmp_path):
     assert declared(tmp_path, comment="  # straight-through").sign == "worded"
     assert declared(tmp_path, comment="  # scaled gradient") is None
 
 
-def test_the_reason_quotes_the_sign(tmp_path):
+def test_reason_quotes_the_sign(tmp_path):
     assert declared(tmp_path, "RoundSTE").reason == "its name says 'ste'"
     assert "'Straight-through'" in declared(tmp_path, docstring="Straight-through.").reason
 
@@ -161,7 +161,7 @@ def sign_of(target, *args):
     return found and found.sign
 
 
-def test_an_input_that_comes_out_unchanged():
+def test_unchanged_input_is_an_identity():
     assert sign_of(function(lambda x: x.view_as(x), lambda g, x: -g), normal(3)) == "identity"
     assert sign_of(function(lambda x: x.clone(), lambda g, x: 0.1 * g), normal(3)) == "identity"
     assert sign_of(function(lambda x: x.float().double() + 0, lambda g, x: -g), normal(3)) is None
@@ -170,11 +170,11 @@ def test_an_input_that_comes_out_unchanged():
 
 @pytest.mark.parametrize("hard", [torch.round, torch.sign, torch.floor, lambda x: (x > 0).double()])
 @pytest.mark.few(2)
-def test_a_forward_that_is_flat(hard):
+def test_flat_forward_is_a_sign_of_intent(hard):
     assert sign_of(function(hard, lambda g, x: g), normal(3, 4)) == "flat"
 
 
-def test_a_slip_in_a_smooth_function_is_no_intent():
+def test_wrong_gradient_of_a_smooth_function_is_no_intent():
     assert sign_of(function(torch.sin, lambda g, x: g * x.sin()), normal(3, 4)) is None
     assert sign_of(function(torch.relu, lambda g, x: g), normal(3, 4)) is None
     assert sign_of(function(torch.sin, lambda g, x: g * x.cos()), normal(3)) is None
@@ -187,12 +187,12 @@ def bound(value, gradient, name="Custom"):
     return found and found.sign
 
 
-def test_a_clamp_that_lets_gradients_through_where_it_saturates():
+def test_clamp_that_passes_gradients_beyond_its_bounds_is_intended():
     assert bound(lambda x: x.clamp(-1, 1), lambda g, x: g) == "bound"
     assert bound(lambda x: x.clamp(min=0.5), lambda g, x: torch.where((x > 0.5) | (g < 0), g, 0.3 * g)) == "bound"
 
 
-def test_a_clamp_that_is_wrong_elsewhere_too():
+def test_clamp_that_is_wrong_inside_its_bounds_is_not_intended():
     assert bound(lambda x: x.clamp(-1, 1), lambda g, x: 2 * g) is None
     assert bound(lambda x: x.clamp(-1, 1) + 1, lambda g, x: g) is None
     assert bound(torch.relu, lambda g, x: g, name="MyReLU") is None
@@ -233,7 +233,7 @@ def unrelated():
         ('"Returns exp(x), whose gradient is exact."', '"Exponential of x. Scales the gradient."', None),
     ],
 )
-def test_docstrings_of_callers_declare_in_so_many_words(function, module, whose, tmp_path):
+def test_docstrings_of_callers_need_explicit_words(function, module, whose, tmp_path):
     name = f"callers_{whose}"
     code = import_source(CALLER.format(function=function, module=module), tmp_path, name)
     found = intent.declared(subject_of(code.Op))
@@ -268,7 +268,7 @@ class Op(torch.autograd.Function):
         ('"Its gradients give a sample."', "g * x.sin() + 0 * torch.rand_like(x)", False, False),
     ],
 )
-def test_a_random_backward_is_meant_if_it_says_so(docstring, gradient, meant, draws, tmp_path):
+def test_random_backward_is_intended_if_documented(docstring, gradient, meant, draws, tmp_path):
     name = f"random_{meant}_{draws}_{len(gradient)}"
     state = audit_of(import_source(RANDOM.format(docstring=docstring, gradient=gradient), tmp_path, name).Op, normal(5))
     assert state.backward_draws is draws
@@ -295,7 +295,7 @@ class {name}(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(("name", "meant"), [("NormalSample", True), ("Noise", False), ("Resampled", False)])
-def test_the_gradient_of_a_sample_may_be_another_estimate(name, meant, tmp_path):
+def test_gradient_of_a_sampler_may_be_an_estimator(name, meant, tmp_path):
     module = import_source(DRAWN.format(name=name), tmp_path, f"drawn_{name}")
     state = audit_of(getattr(module, name), normal(5), uniform(5))
     assert state.draws
@@ -306,7 +306,7 @@ def test_the_gradient_of_a_sample_may_be_another_estimate(name, meant, tmp_path)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("value", [torch.sin, torch.exp, lambda x: 3 * x])
 @pytest.mark.few(2)
-def test_half_precision_inside_is_not_taken_for_a_step_function(value, dtype):
+def test_half_precision_inside_is_no_step_function(value, dtype):
     for gradient in (lambda g, x: g, lambda g, x: -g):
         found = audit_of(function(lambda x: value(x.to(dtype)).to(x.dtype), gradient), normal(3, 4)).intent
         assert found is None or found.sign == "rounded"
@@ -316,14 +316,14 @@ def test_half_precision_inside_is_not_taken_for_a_step_function(value, dtype):
 
 
 @pytest.mark.slow
-def test_the_gradient_of_what_half_precision_hides_is_undecided():
+def test_gradient_hidden_by_half_precision_is_inconclusive():
     fn = function(lambda x: x.bfloat16().exp().to(x.dtype), lambda g, x: -g * x.exp())
     events = Silent()
     audit(subject_of(fn), Options(select=("PB101",), budget=60), [((normal(3, 4),), {})], events)
     assert {(f.rule, f.severity, f.verdict) for f in events.findings} == {("PB101", "info", "inconclusive")}
 
 
-def test_words_alone_are_a_warning_and_what_the_structure_shows_is_not():
+def test_words_alone_give_a_warning_and_structure_an_info():
     def severity(value, gradient, name, rule="PB101"):
         made = function(value, gradient)
         made.__name__ = made.__qualname__ = name
@@ -339,7 +339,7 @@ def test_words_alone_are_a_warning_and_what_the_structure_shows_is_not():
     assert severity(torch.exp, lambda g, x: None, "Exp", "PB107") == [("error", "wrong")]
 
 
-def test_a_small_difference_is_a_warning_with_its_size():
+def test_small_difference_is_a_warning_with_its_size():
     def found(slope):
         return pullback.check(function(torch.sin, lambda g, x: g * slope(x)), normal(5), select="PB101").findings
 
@@ -351,7 +351,7 @@ def test_a_small_difference_is_a_warning_with_its_size():
 
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_a_gradient_that_is_not_finite_is_no_small_difference(value):
+def test_nonfinite_gradient_is_no_small_difference(value):
     everywhere = function(torch.sin, lambda g, x: torch.full_like(x, value))
     at_one = function(torch.sin, lambda g, x: (g * x.cos() * 1.01).index_fill(0, torch.tensor(0), value))
     for target in (everywhere, at_one):
@@ -361,7 +361,7 @@ def test_a_gradient_that_is_not_finite_is_no_small_difference(value):
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.05])
-def test_a_staircase_is_flat_wherever_its_steps_lie(scale):
+def test_staircase_is_flat_at_any_offset(scale):
     quantised = function(lambda x: (x / scale).round() * scale, lambda g, x: g)
     signs = {audit_of(quantised, normal(16, seed=seed)).intent.sign for seed in range(8)}
     assert signs == {"flat"}
@@ -382,15 +382,15 @@ class QuantizeByLargest(torch.autograd.Function):
         return g
 
 
-def test_a_quantiser_whose_scale_is_made_by_its_largest_element_is_flat():
+def test_quantiser_with_a_data_dependent_scale_is_flat():
     assert audit_of(QuantizeByLargest, normal(16)).intent.sign == "flat"
 
 
-def test_what_is_flat_but_for_one_element_and_does_not_say_that_it_quantises_is_accused():
+def test_undeclared_data_dependent_quantiser_is_not_intended():
     assert audit_of(function(_by_its_largest, lambda g, x: g), normal(16)).intent is None
 
 
-def test_what_changes_its_input_in_place_returns_it_changed():
+def test_in_place_function_is_no_identity():
     class Doubled(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -405,12 +405,12 @@ def test_what_changes_its_input_in_place_returns_it_changed():
     assert from_leaf
 
 
-def test_an_identity_excuses_a_linear_backward_alone():
+def test_identity_excuses_only_a_linear_backward():
     assert audit_of(function(torch.clone, lambda g, x: 3 * g), normal(3)).intent.sign == "identity"
     assert audit_of(function(torch.clone, lambda g, x: g.clamp(-0.1, 0.1)), normal(3)).intent is None
 
 
-def test_the_name_of_what_calls_it_declares(tmp_path):
+def test_caller_name_declares_intent(tmp_path):
     text = f"import torch\n\nclass Op(torch.autograd.Function):\n{BODY.format(comment='')}"
     text += "\n\ndef gradient_reversal(x):\n    return Op.apply(x)\n"
     module = import_source(text, tmp_path, "called_by")
@@ -441,7 +441,7 @@ class LearntGain(LearntClip):
         return x.clamp(min=0).minimum(bound) * bound
 
 
-def test_the_bound_of_a_quantiser_may_have_an_estimate_too():
+def test_bound_of_a_quantiser_may_have_an_estimated_gradient():
     given = 3 * normal(4, 3), torch.tensor([2.0], dtype=torch.float64)
     told = pullback.check(LearntClip, *given, select="PB101").findings
     assert {f.severity for f in told} == {"info", "warning"}
@@ -476,13 +476,13 @@ class ScaledSteps(Function):
 
 
 @pytest.mark.parametrize("n", [1.0, 8.0, 20.0, 128.0, 1000.0])
-def test_steps_of_any_size_are_no_mistake(n):
+def test_steps_of_any_size_are_intended(n):
     report = pullback.check(Steps, 3 * normal(4, 5), n, select="PB101")
     assert not report.at_least("warning")
     assert n > 10 or "flat almost everywhere" in report.findings[0].message  # smaller steps may be those of 16 bits
 
 
-def test_a_staircase_in_one_input_excuses_no_other():
+def test_staircase_in_one_input_excuses_no_other_input():
     given = 3 * normal(4, 5), torch.tensor([[1.5]], dtype=torch.float64)
     (told,) = pullback.check(ScaledSteps, *given, select="PB101").at_least("warning")
     assert "the gradient of s" in told.message
@@ -490,7 +490,7 @@ def test_a_staircase_in_one_input_excuses_no_other():
 
 
 @pytest.mark.parametrize("above", [1.0, 5.0])
-def test_a_mask_of_which_half_is_missing_is_no_intent(above):
+def test_one_sided_clamp_mask_is_an_error(above):
     """The gradient passes at one bound and is blocked at the other: that is no straight-through estimator."""
     half = function(lambda x: x.clamp(-1, 1), lambda g, x: g * (x > -1) * (1 + (above - 1) * (x >= 1)))
     both = function(lambda x: x.clamp(-1, 1), lambda g, x: g)
@@ -515,7 +515,7 @@ def test_a_mask_of_which_half_is_missing_is_no_intent(above):
         ("No exact gradient: a surrogate.", True),
     ],
 )
-def test_words_that_name_a_scale_or_deny_an_intent_excuse_nothing(docstring, is_meant):
+def test_mention_of_a_scale_or_denied_intent_excuses_nothing(docstring, is_meant):
     wrong = type("Bent", (function(torch.tanh, lambda g, x: g),), {"__doc__": docstring})
     found = {f.severity for f in pullback.check(wrong, normal(5), select="PB101").findings}
     assert found == ({"warning"} if is_meant else {"error"})

@@ -29,25 +29,25 @@ right = inverse(lambda g, y: y @ g @ y)
 slip = inverse(lambda g, y: y @ g.mT @ y)
 
 
-def test_a_missing_transpose_is_told():
+def test_missing_transpose_is_reported():
     assert found(slip, SYMMETRIC) == [("warning", "inconclusive", True)]
 
 
-def test_the_right_gradient_and_other_matrices_are_not_concerned():
+def test_right_gradient_and_other_matrices_are_unaffected():
     assert found(right, SYMMETRIC) == []
     assert [severity for severity, _, _ in found(slip, A)] == ["error"]
 
 
-def test_what_is_wrong_along_symmetric_directions_is_an_error():
+def test_error_along_symmetric_directions_is_an_error():
     assert [severity for severity, _, _ in found(inverse(lambda g, y: y @ g), SYMMETRIC)] == ["error"]
 
 
-def test_an_accidentally_symmetric_matrix_counts():
+def test_accidentally_symmetric_matrix_is_checked():
     assert found(function(lambda x: x**3, lambda g, x: g.mT * 3 * x.mT**2), torch.ones(3, 3, dtype=A.dtype))
 
 
 @pytest.mark.parametrize("upper", [False, True])
-def test_functions_that_read_one_triangle_are_left_alone(upper):
+def test_functions_of_one_triangle_are_not_reported(upper):
     half = "U" if upper else "L"
 
     def eigenvalues_gradient(g, x):
@@ -77,7 +77,7 @@ class Inverse(Function):
         return -y @ g.mT @ y
 
 
-def test_nothing_is_said_where_the_function_says_it():
+def test_documented_symmetry_is_not_reported():
     assert found(Inverse, SYMMETRIC) == []
 
 
@@ -88,7 +88,7 @@ def named(name, docstring=None):
     return subject_of(type(name, (Function,), {"__doc__": docstring, **METHODS}))
 
 
-def test_what_counts_as_saying_it():
+def test_words_that_document_symmetry():
     assert says_symmetric(named("SymmetricLogdet"))
     assert says_symmetric(named("F", "Solves a positive-definite system."))
     assert not says_symmetric(named("AsymmetricQuantizer"))

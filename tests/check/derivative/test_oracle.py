@@ -66,7 +66,7 @@ def exact(derivative, x):
 
 
 @pytest.mark.parametrize("name", CALIBRATION)
-def test_the_error_is_within_the_bar(name):
+def test_error_is_within_the_bar(name):
     f, derivative, (low, high), sharpness = CALIBRATION[name]
     x = uniform(300, low=low, high=high, seed=1)
     estimate, true = along(f, x), exact(derivative, x)
@@ -79,7 +79,7 @@ def test_the_error_is_within_the_bar(name):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, _, sharpness) in CALIBRATION.items() if sharpness <= 1e-8])
-def test_few_samples_of_a_curve_without_noise(name):
+def test_few_samples_of_a_noiseless_curve_are_accurate(name):
     f, derivative, (low, high), sharpness = CALIBRATION[name]
     x = uniform(300, low=low, high=high, seed=1)
     estimate, true = differentiate_briefly(lambda t: f(x + t).to(torch.float64)), exact(derivative, x)
@@ -90,7 +90,7 @@ def test_few_samples_of_a_curve_without_noise(name):
 
 
 @given(st.floats(-2, 2), st.floats(0.1, 30), st.floats(-1e3, 1e3), st.floats(-3, 3))
-def test_no_smooth_function_is_ten_bars_off(x, frequency, offset, slope):
+def test_smooth_function_is_never_ten_bars_off(x, frequency, offset, slope):
     def f(t):
         return torch.sin(frequency * t) + slope * t + offset
 
@@ -100,7 +100,7 @@ def test_no_smooth_function_is_ten_bars_off(x, frequency, offset, slope):
 
 
 @pytest.mark.parametrize("frequency", [300, 500, 800])
-def test_a_ripple_is_known_for_what_it_is(frequency):
+def test_aliased_ripple_is_detected_or_widens_the_bar(frequency):
     """The coarse steps alias it; the fine ones, or the bar, must tell."""
     x = uniform(300, low=-3, high=3, seed=2)
     estimate = along(lambda x: torch.sin(frequency * x), x)
@@ -108,7 +108,7 @@ def test_a_ripple_is_known_for_what_it_is(frequency):
     assert ((error > 10 * estimate.bar) & estimate.valid).sum() <= 1
 
 
-def test_a_peak_between_the_coarse_steps_is_seen():
+def test_peak_between_the_coarse_steps_is_detected():
     """Both ends of each coarse step see 0, which agree with each other and with nothing finer."""
     x = uniform(300, low=-0.01, high=0.01, seed=3)
     estimate = along(lambda x: torch.exp(-((300 * x) ** 2)), x)
@@ -128,7 +128,7 @@ KINKS = {
 
 
 @pytest.mark.parametrize("name", KINKS)
-def test_a_kink_gives_the_interval_of_the_one_sided_derivatives(name):
+def test_kink_gives_the_one_sided_derivatives(name):
     f, (low, high) = KINKS[name]
     estimate = along(f, torch.zeros(1, dtype=torch.float64))
     assert estimate.valid
@@ -137,7 +137,7 @@ def test_a_kink_gives_the_interval_of_the_one_sided_derivatives(name):
     assert abs(float(estimate.high) - high) <= 10 * float(estimate.bar)
 
 
-def test_there_is_no_kink_beside_a_kink():
+def test_no_kink_is_reported_beside_one():
     x = torch.tensor([-0.5, -0.1, -0.02, 0.02, 0.1, 0.5], dtype=torch.float64)
     estimate = along(torch.relu, x)
     assert estimate.valid.all()
@@ -161,12 +161,12 @@ NO_DERIVATIVE = {
 
 
 @pytest.mark.parametrize("name", NO_DERIVATIVE)
-def test_what_has_no_derivative_gets_none(name):
+def test_point_without_derivative_is_invalid(name):
     estimate = along(NO_DERIVATIVE[name], torch.zeros(1, dtype=torch.float64))
     assert not estimate.valid
 
 
-def test_elements_are_judged_one_by_one():
+def test_elements_are_estimated_independently():
     x = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
     estimate = along(lambda x: torch.where(x < 1, x.abs(), torch.nan), x)
     assert estimate.valid.tolist() == [True, True, False]
@@ -182,7 +182,7 @@ FLAT = {
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_a_flat_function_is_flat(name):
+def test_flat_function_is_flat(name):
     f, point = FLAT[name]
     estimate = along(f, torch.tensor([point], dtype=torch.float64))
     assert estimate.flat
@@ -190,7 +190,7 @@ def test_a_flat_function_is_flat(name):
     assert estimate.low == 0
 
 
-def test_a_still_point_is_not_flat():
+def test_stationary_point_is_not_flat():
     assert not along(lambda x: x * x, torch.zeros(1, dtype=torch.float64)).flat
     assert not along(torch.relu, torch.zeros(1, dtype=torch.float64)).flat
 
@@ -215,7 +215,7 @@ def complex_step(f, x):
     return f(torch.complex(x, torch.full_like(x, 1e-20))).imag / 1e-20
 
 
-def test_the_complex_step_sharpens_an_analytic_function():
+def test_complex_step_sharpens_an_analytic_function():
     x = uniform(50, low=-2, high=2)
     estimate = along(lambda x: torch.sin(40 * x), x)
     refined = refine_by_complex_step(estimate, complex_step(lambda z: torch.sin(40 * z), x))
@@ -232,25 +232,25 @@ IMPOSTORS = {
 
 
 @pytest.mark.parametrize("name", IMPOSTORS)
-def test_the_complex_step_of_what_is_not_analytic_is_not_believed(name):
+def test_complex_step_of_a_nonanalytic_function_is_rejected(name):
     f, x = IMPOSTORS[name], uniform(20, low=0.5, high=2)
     estimate = along(f, x)
     assert refine_by_complex_step(estimate, complex_step(f, x)) is estimate
 
 
-def test_the_complex_step_cannot_see_through_float32():
+def test_complex_step_through_float32_is_rejected():
     x = uniform(20, low=0.5, high=2)
     estimate = along(lambda x: single(torch.exp(x)), x)
     assert refine_by_complex_step(estimate, 1.01 * torch.exp(x)) is estimate
 
 
-def test_no_complex_step_changes_nothing():
+def test_missing_complex_step_changes_nothing():
     estimate = along(torch.sin, torch.ones(2, dtype=torch.float64))
     assert refine_by_complex_step(estimate, None) is estimate
     assert refine_by_complex_step(estimate, torch.ones(3, dtype=torch.float64)) is estimate
 
 
-def test_forty_one_evaluations():
+def test_differentiate_uses_forty_one_evaluations():
     points = []
     differentiate(lambda t: points.append(t) or torch.full((1,), 2.0 * t, dtype=torch.float64))
     assert len(points) == len(set(points)) == 41

@@ -55,7 +55,7 @@ def record(target, *args, mask=None):
     return record_base(subject_of(target), case_of(target, *args), mask)
 
 
-def test_one_call():
+def test_record_has_cotangents_needs_and_gradients():
     (call,) = record(Scaled, X, BY)
     (g,) = call.cotangents
     assert call.needs == (True, True)
@@ -65,12 +65,12 @@ def test_one_call():
     assert [tuple(t.shape) for t in call.kept] == [(3,), (3,), (3,)]
 
 
-def test_which_inputs_need_a_gradient():
+def test_record_has_needs_input_grad():
     (call,) = record(Scaled, X, BY, mask=[False, True])
     assert call.needs == (False, True)
 
 
-def test_a_single_value_is_a_tuple_of_one():
+def test_single_gradient_is_a_tuple_of_one():
     (call,) = record(ByVjp, X)
     assert len(call.returned) == 1
     assert backward_name(ByVjp) == "vjp"
@@ -78,21 +78,21 @@ def test_a_single_value_is_a_tuple_of_one():
 
 
 @pytest.mark.parametrize("target", [Scaled, Inherits, ByVjp, Raises])
-def test_the_class_is_left_as_it_was(target):
+def test_class_is_restored(target):
     before = dict(vars(target))
     with recording(subject_of(target)):
         assert dict(vars(target)) != before
     assert dict(vars(target)) == before
 
 
-def test_the_class_is_left_as_it_was_when_something_raises():
+def test_class_is_restored_after_an_exception():
     before = dict(vars(Scaled))
     with pytest.raises(KeyError), recording(subject_of(Scaled)):
         raise KeyError
     assert dict(vars(Scaled)) == before
 
 
-def test_calls_that_return_nothing_are_left_out():
+def test_call_that_raises_is_not_recorded():
     assert record(Raises, X) == []
 
 
@@ -105,18 +105,18 @@ def test_every_call_is_recorded():
     assert [float(call.cotangents[0][0]) for call in calls] == [1.0, 2.0]
 
 
-def test_of_a_plain_callable_nothing_is_recorded():
+def test_plain_callable_is_not_recorded():
     assert record(lambda x: x.sin(), X) == []
 
 
-def test_gradients_as_returned():
+def test_returned_gradients_are_named():
     subject, case = subject_of(Scaled), case_of(Scaled, X, BY)
     found = {name: (x, gradient) for name, x, gradient in returned_gradients(subject, case)}
     assert set(found) == {"x", "by"}
     assert torch.equal(found["x"][0], X)
 
 
-def test_shapes_that_the_engine_sums_or_refuses():
+def test_summed_and_rejected_shapes_are_misshapen():
     (found,) = misshapen(subject_of(Scaled), case_of(Scaled, normal(2, 3), BY))
     assert (found.name, found.expected, found.returned) == ("by", (3,), (2, 3))
     assert found.summed
@@ -125,7 +125,7 @@ def test_shapes_that_the_engine_sums_or_refuses():
     assert list(misshapen(subject_of(Scaled), case_of(Scaled, normal(2), BY))) == []
 
 
-def test_a_shape_that_no_broadcasting_explains():
+def test_shape_without_broadcasting_is_misshapen():
     class Mean(Function):
         @staticmethod
         def forward(ctx, x):

@@ -38,30 +38,30 @@ def found(target, *args, select=("PB1",)):
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (100,), (3, 4)], ids=str)
-def test_a_gradient_that_is_not_written_is_found_every_time(shape):
+def test_unwritten_gradient_element_is_found_every_time(shape):
     for _ in range(10):
         here = unwritten(subject_of(cosine), case_of(cosine, normal(*shape)))
         assert (here.kind, here.order, here.index) == ("gradient", 0, tuple(n - 1 for n in shape))
 
 
-def test_what_is_written_is_no_find():
+def test_fully_written_memory_is_not_reported():
     for target in (filled, function(torch.sin, lambda g, x: g * x.cos())):
         assert unwritten(subject_of(target), case_of(target, normal(3))) is None
 
 
-def test_nan_that_is_a_value_is_no_find():
+def test_computed_nan_is_not_reported():
     target = function(torch.log, lambda g, x: g / x.log() * x.log() / x)
     assert unwritten(subject_of(target), case_of(target, -normal(3).abs())) is None
 
 
-def test_it_is_an_error_with_its_index():
+def test_unwritten_gradient_is_an_error_with_its_index():
     for _ in range(3):
         (wrong,) = found(cosine, normal(3))
         assert (wrong.rule, wrong.severity, wrong.evidence.worst_index) == ("PB101", "error", (2,))
         assert "never wrote" in wrong.message
 
 
-def test_a_forward_that_writes_nothing_is_not_accused():
+def test_forward_that_writes_nothing_is_inconclusive():
     for _ in range(3):
         (told,) = found(placeholder, normal(3))
         assert (told.rule, told.severity, told.verdict) == ("PB101", "warning", "inconclusive")
@@ -70,7 +70,7 @@ def test_a_forward_that_writes_nothing_is_not_accused():
     assert "never wrote" in told.message
 
 
-def test_settings_are_put_back_and_warnings_are_kept_quiet(recwarn):
+def test_settings_are_restored_and_warnings_suppressed(recwarn):
     def scatter(x):
         return x.clone().index_put_((torch.tensor([0]),), x[:1])  # is warned of, where there is no other form
 
@@ -96,7 +96,7 @@ class {name}(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(("forward", "backward"), [("2 * x", "torch.empty_like(g)"), ("torch.empty_like(x)", "g")])
-def test_the_reproduction_runs(forward, backward, tmp_path):
+def test_reproduction_runs(forward, backward, tmp_path):
     text = SOURCE.format(name="Unwritten", forward=forward, backward=backward)
     module = import_source(text, tmp_path, "unwritten_source")
     (told,) = found(module.Unwritten, normal(3))

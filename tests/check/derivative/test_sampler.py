@@ -22,7 +22,7 @@ def sampler_of(target, *args):
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.sampled_from([torch.float64, torch.float32]))
-def test_no_step_is_lost_in_rounding(values, dtype):
+def test_step_is_never_lost_in_rounding(values, dtype):
     x = torch.tensor(values, dtype=dtype)
     step = step_scale(x)
     assert (step > 0).all()
@@ -30,7 +30,7 @@ def test_no_step_is_lost_in_rounding(values, dtype):
     assert (x - 0.06 * step / 2**11 != x).all()
 
 
-def test_steps_follow_tiny_values_and_stay_one_otherwise():
+def test_step_scale_follows_tiny_and_huge_values():
     assert step_scale(normal(3)).tolist() == [1, 1, 1]
     assert step_scale(torch.zeros(2)).tolist() == [1, 1]
     assert step_scale(torch.tensor([1e-12, 0.0], dtype=torch.float64)).tolist() == [1e-12, 1e-12]
@@ -38,7 +38,7 @@ def test_steps_follow_tiny_values_and_stay_one_otherwise():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_directions_are_exact_and_nowhere_zero(dtype):
+def test_directions_are_exact_and_nonzero(dtype):
     generator = torch.Generator().manual_seed(0)
     v = random_like(torch.zeros(50, dtype=dtype), generator)
     assert v.dtype == dtype
@@ -49,7 +49,7 @@ def test_directions_are_exact_and_nowhere_zero(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_cotangent_handed_on_does_not_seem_to_be_of_fewer_bits(dtype):
+def test_cotangents_use_more_bits_than_float16(dtype):
     g = cotangent_like(torch.zeros(50, dtype=dtype), torch.Generator().manual_seed(0))
     parts = torch.view_as_real(g) if g.is_complex() else g
     assert g.dtype == dtype
@@ -58,7 +58,7 @@ def test_a_cotangent_handed_on_does_not_seem_to_be_of_fewer_bits(dtype):
     assert narrow or working_epsilon(parts.double().flatten()) == torch.finfo(torch.float32).eps
 
 
-def test_a_derivative_along_a_direction():
+def test_derivative_along_a_direction():
     sampler = sampler_of(function(torch.sin, lambda g, x: g), normal(3))
     direction = torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)
     estimate = sampler.derivative(0, direction, disagrees=lambda estimate: False)
@@ -70,7 +70,7 @@ def test_a_derivative_along_a_direction():
     assert bar < 1e-12
 
 
-def test_there_is_no_complex_step_where_complex_inputs_are_refused():
+def test_complex_step_is_skipped_if_complex_inputs_are_refused():
     sampler = sampler_of(function(torch.relu, lambda g, x: g), normal(3))
     estimate = sampler.derivative(0, torch.ones(3, dtype=torch.float64), disagrees=lambda estimate: False)
     assert sampler.refine(0, torch.ones(3, dtype=torch.float64), estimate) is estimate
@@ -82,12 +82,12 @@ def hull(target, x):
     return low.tolist(), high.tolist()
 
 
-def test_the_hull_of_gradients_nearby():
+def test_hull_of_nearby_gradients():
     relu = function(torch.relu, lambda g, x: g * (x > 0))
     assert hull(relu, torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64)) == ([0, 1, 0], [1, 1, 0])
 
 
-def test_what_one_of_several_tied_elements_got_another_may_get():
+def test_hull_is_shared_among_tied_elements():
     weights = torch.tensor([1.0, -3.0, 2.0], dtype=torch.float64)
 
     def gradient(g, x):
@@ -97,7 +97,7 @@ def test_what_one_of_several_tied_elements_got_another_may_get():
     assert hull(weighted, torch.ones(3, dtype=torch.float64)) == ([-3, -3, -3], [2, 2, 2])
 
 
-def test_the_ends_of_a_hull_are_reached():
+def test_hull_reaches_its_ends():
     """At the zero matrix every matrix with these singular values is a generalised gradient."""
     weights = torch.tensor([0.7, -0.8, 0.4], dtype=torch.float64)
 
@@ -111,7 +111,7 @@ def test_the_ends_of_a_hull_are_reached():
     assert max(high) > 0.79
 
 
-def test_inside_and_outside():
+def test_in_hull():
     low, high = torch.tensor(0.0), torch.tensor(1.0)
     inside = [in_hull(torch.tensor(v), low, high, (0.0, 1.0)) for v in (0.0, 0.5, 1.0, 1.5, -0.5, torch.nan)]
     assert inside == [True, True, True, False, False, False]

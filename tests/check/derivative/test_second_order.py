@@ -23,7 +23,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_backward_is_right_twice(name):
+def test_right_backward_has_a_right_second_derivative(name):
     found = second(function(*RIGHT[name]), normal(3, 4))
     assert found.status in (("ok",) if name != "float32 inside" else ("ok", "inconclusive"))
     assert found.composite
@@ -39,7 +39,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_backward_that_is_wrong_only_the_second_time(name):
+def test_lost_second_derivative_is_wrong(name):
     found = second(function(torch.sin, WRONG[name]), normal(3, 4))
     assert found.status == "wrong"
     assert abs(found.got - found.expected) > 10 * found.bar
@@ -58,7 +58,7 @@ class Hidden(Function):
         return g * ctx.exp * ctx.exp.cos()
 
 
-def test_a_hidden_intermediate_is_counted():
+def test_hidden_intermediate_is_counted():
     found = second(Hidden, uniform(3))
     assert found.status == "wrong"
     assert found.hidden == 1
@@ -77,7 +77,7 @@ class Fixed(Function):
         return g * ctx.saved_tensors[0], None
 
 
-def test_an_input_without_a_gradient_has_no_second_derivative():
+def test_input_without_gradient_has_no_second_derivative():
     x, weight = normal(3).requires_grad_(), normal(3, seed=1).requires_grad_()
     assert second(Fixed, x, weight).status == "ok"
 
@@ -114,7 +114,7 @@ class RefusesDarkly(Refuses):
         return Refuses.forward(ctx, x)
 
 
-def test_a_refusal_is_clear_or_not():
+def test_refusal_is_clear_or_not():
     assert (second(Refuses, normal(3)).status, second(Refuses, normal(3)).is_clear) == ("raised", True)
     assert (second(RefusesDarkly, normal(3)).status, second(RefusesDarkly, normal(3)).is_clear) == ("raised", False)
 
@@ -125,7 +125,7 @@ def test_once_differentiable_does_not_protect_autograd_grad():
     assert (found.status, found.way, found.is_clear) == ("wrong", "autograd.grad", True)
 
 
-def test_a_gradient_that_changes_when_its_graph_is_built():
+def test_gradient_that_changes_under_create_graph_is_wrong():
     def gradient(g, x):
         return g * x.cos() * (2 if torch.is_grad_enabled() else 1)
 
@@ -134,7 +134,7 @@ def test_a_gradient_that_changes_when_its_graph_is_built():
     assert "the gradient of x changes under create_graph" in found.changed
 
 
-def test_where_the_first_order_is_meant_to_differ_the_backward_alone_is_probed():
+def test_intended_gradient_has_its_own_derivative_checked():
     smooth = function(torch.sign, lambda g, x: g / (1 + x * x))
     cut = function(torch.sign, lambda g, x: g / (1 + x.detach() ** 2))
     assert (second(smooth, normal(3)).status, second(smooth, normal(3)).composite) == ("ok", False)
@@ -154,17 +154,17 @@ class Pair(Function):
         return g * b + slope, g * a - slope
 
 
-def test_several_inputs_and_outputs_and_complex_ones():
+def test_several_complex_inputs_and_outputs():
     assert second(Pair, normal(3), normal(3, seed=1)).status == "ok"
     square = function(lambda z: z * z, lambda g, z: g * (2 * z).conj())
     assert second(square, normal(3, dtype=torch.complex128)).status == "ok"
 
 
-def test_there_is_none_where_the_backward_itself_fails():
+def test_backward_that_fails_has_no_second_derivative():
     assert second(function(torch.sin, lambda g, x: 1 / 0), normal(3)) is None
 
 
-def test_what_is_not_linear_in_the_cotangent_has_no_second_order_to_judge():
+def test_nonlinear_backward_is_inconclusive():
     """Double backward hands it a sum of cotangents, of which it takes the magnitude only once."""
     audit = audit_of(function(lambda x: x**3, lambda g, x: 3 * g.abs() * x.detach() ** 2), normal(3))
     assert audit.nonlinearity is not None
@@ -189,11 +189,11 @@ class Spike(Function):
         return g / (1 + out**2)
 
 
-def test_a_surrogate_may_read_its_saved_output():
+def test_surrogate_may_read_its_saved_output():
     assert second(Spike, normal(3, 4)).status != "wrong"
 
 
-def test_under_no_grad_it_is_that_and_not_what_was_saved():
+def test_no_grad_in_backward_is_named_as_the_cause():
     class Unrecorded(Function):
         @staticmethod
         def forward(ctx, x):
@@ -227,14 +227,14 @@ class TangentSpace(Function):
         return g * square * x.cos(), (g * x.sin()).sum()
 
 
-def test_what_is_lost_between_two_inputs_of_a_backward_on_purpose():
+def test_mixed_second_derivative_of_an_intended_gradient_is_checked():
     found = second(TangentSpace, normal(4), normal(1)[0])
     assert found.status == "wrong"
     assert found.got == 0
     assert abs(found.expected) > 10 * found.bar
 
 
-def test_the_mixed_second_derivative_of_a_backward_on_purpose_may_be_right():
+def test_right_mixed_second_derivative_is_accepted():
     class Right(TangentSpace):
         @staticmethod
         def forward(ctx, x, scale):
@@ -249,7 +249,7 @@ def test_the_mixed_second_derivative_of_a_backward_on_purpose_may_be_right():
     assert second(Right, normal(4), normal(1)[0]).status != "wrong"
 
 
-def test_of_a_staircase_nobody_asks_for_mixed_second_derivatives():
+def test_mixed_second_derivative_of_a_staircase_is_not_checked():
     class Staircase(TangentSpace):
         @staticmethod
         def forward(ctx, x, scale):
@@ -276,7 +276,7 @@ def slope_of_sinc(g, x, safe):
     return g * torch.where(small, -x / 3 if not safe else torch.zeros_like(x), x.cos() / x - x.sin() / (x * x))
 
 
-def test_a_second_derivative_that_is_nan_at_zero_alone():
+def test_second_derivative_that_is_nan_only_at_zero_is_an_error():
     findings = pullback.check(function(sinc, lambda g, x: slope_of_sinc(g, x, False)), normal(3)).findings
     (found,) = [f for f in findings if f.rule == "PB401"]
     assert (found.severity, found.verdict) == ("error", "wrong")
@@ -285,7 +285,7 @@ def test_a_second_derivative_that_is_nan_at_zero_alone():
 
 
 @pytest.mark.parametrize("value", [torch.sin, torch.square, torch.relu, lambda x: x.pow(3)])
-def test_second_derivatives_at_zero_that_are_right_or_that_are_none(value):
+def test_second_derivative_at_zero_may_be_right_or_undefined(value):
     def gradient(g, x):
         with torch.enable_grad():
             x = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
@@ -320,7 +320,7 @@ class RaisesForBoth(Function):
         return gx, _Once.apply(g * exp.sin()) if ctx.needs_input_grad[1] else None
 
 
-def test_a_second_derivative_that_raises_is_looked_at_with_other_inputs_frozen():
+def test_raising_second_derivative_is_checked_with_other_inputs_frozen():
     report = pullback.check(RaisesForBoth, normal(3), normal(3, seed=1), select="PB401")
     (told,) = report.findings
     assert told.severity == "error"
@@ -343,7 +343,7 @@ class OfAScale(Function):
         return 2 * g * x * s, g * x * x
 
 
-def test_a_parameter_that_would_leave_its_domain_is_moved_less():
+def test_step_is_reduced_to_stay_in_the_domain():
     s = torch.full((3,), 0.05, dtype=torch.float64, requires_grad=True)
     report = pullback.check(OfAScale, normal(3).requires_grad_(), s, select=("PB401", "PB404"))
     assert [f.severity for f in report.findings] == ["error"]
@@ -365,7 +365,7 @@ class Remembers(Function):
         return g * ctx.slope
 
 
-def test_a_second_derivative_that_an_earlier_backward_spoils():
+def test_second_derivative_spoilt_by_an_earlier_backward_is_an_error():
     found = second(Remembers, normal(4))
     assert (found.status, found.is_after_another) == ("wrong", True)
     (told,) = pullback.check(Remembers, normal(4), select=("PB401", "PB404")).findings
@@ -373,7 +373,7 @@ def test_a_second_derivative_that_an_earlier_backward_spoils():
     assert "after another backward" in told.message
 
 
-def test_a_graph_that_can_be_used_once_is_no_second_derivative_that_is_wrong():
+def test_graph_that_can_be_used_once_is_not_wrong():
     class OnceOnly(Remembers):
         @staticmethod
         def backward(ctx, g):
@@ -402,14 +402,14 @@ class Recomputes(Function):
         return found
 
 
-def test_what_is_lost_where_a_second_use_of_the_graph_would_raise():
+def test_lost_derivative_is_found_though_a_second_use_raises():
     (told,) = pullback.check(Recomputes, normal(4), select=("PB401", "PB404")).findings
     assert (told.rule, told.severity, told.evidence.got) == ("PB401", "error", 0.0)
     assert abs(told.evidence.expected) > 10 * told.evidence.error_bar
     assert "an error stops it" in told.message
 
 
-def test_a_jump_of_one_element_hides_nothing_of_the_others():
+def test_jump_at_one_element_does_not_hide_the_others():
     """The surrogate jumps at 0.5, where the example lies: at the other points its derivative is lost."""
 
     def surrogate(g, x):
@@ -423,7 +423,7 @@ def test_a_jump_of_one_element_hides_nothing_of_the_others():
     assert right.status == "ok"
 
 
-def test_a_second_derivative_that_is_lost_is_an_error_where_the_first_is_an_approximation():
+def test_lost_second_derivative_of_an_approximate_gradient_is_an_error():
     lost = function(torch.sin, lambda g, x: g * x.detach().cos() * (1 + 1e-5))
     (told,) = pullback.check(lost, normal(4), select=("PB401",)).findings
     assert told.severity == "error"

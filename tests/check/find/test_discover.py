@@ -62,7 +62,7 @@ def loaded(subject):
 # Files
 
 
-def test_functions_of_a_file_in_source_order(write):
+def test_functions_of_a_file_are_in_source_order(write):
     write("ops.py", HEAD + function("Zeta") + function("Alpha"))
     first, second = discover("ops.py")
     assert (first.name, first.kind, str(first.location)) == ("Zeta", "function", "ops.py:3")
@@ -73,7 +73,7 @@ def test_functions_of_a_file_in_source_order(write):
     assert first.call(torch.ones(2)).tolist() == [1, 1]
 
 
-def test_a_file_outside_the_current_folder_is_shown_as_given(write, project, monkeypatch):
+def test_path_outside_the_current_folder_is_shown_as_given(write, project, monkeypatch):
     write("a/ops.py", HEAD + function("Op"))
     (project / "b").mkdir()
     monkeypatch.chdir(project / "b")
@@ -82,7 +82,7 @@ def test_a_file_outside_the_current_folder_is_shown_as_given(write, project, mon
     assert loaded(subject)(torch.ones(1)).item() == 1
 
 
-def test_importing_a_file_is_like_running_it_without_main(write, project):
+def test_file_is_imported_without_running_main(write, project):
     write("helper.py", "VALUE = 3\n")
     write("sub/near.py", "VALUE = 4\n")
     text = "import sys, near\nif __name__ == '__main__': raise SystemExit\nARGS = sys.argv\n"
@@ -93,7 +93,7 @@ def test_importing_a_file_is_like_running_it_without_main(write, project):
     assert subject.load.startswith('import sys\nsys.path.insert(0, "sub")\nimport runpy\n')
 
 
-def test_a_file_in_a_package_is_imported_as_its_module(write):
+def test_file_in_a_package_is_imported_as_its_module(write):
     write("src/pack/__init__.py", "")
     write("src/pack/base.py", HEAD + function("Base"))
     write("src/pack/ops.py", "from .base import Base\n" + function("Op", "Base"))
@@ -104,7 +104,7 @@ def test_a_file_in_a_package_is_imported_as_its_module(write):
     assert loaded(subject)(torch.ones(1)).item() == 1
 
 
-def test_a_file_named_like_a_module_that_is_loaded(write):
+def test_file_with_the_name_of_a_loaded_module_is_imported(write):
     write("json.py", HEAD + function("Op"))
     import json
 
@@ -114,7 +114,7 @@ def test_a_file_named_like_a_module_that_is_loaded(write):
     assert loaded(subject)(torch.ones(1)).item() == 1
 
 
-def test_left_out_are_imported_classes_and_those_to_derive_from(write):
+def test_imported_and_abstract_classes_are_left_out(write):
     write("lib.py", HEAD + function("Elsewhere"))
     write(
         "ops.py",
@@ -160,14 +160,14 @@ class ForExport(Function):
     assert names(discover("ops.py")) == ["One", "Two", "Three"]
 
 
-def test_a_misspelt_backward_is_not_passed_over(write):
+def test_class_with_misspelt_backward_is_listed(write):
     write("ops.py", HEAD + function("Op").replace("backward", "backwards"))
     (subject,) = discover("ops.py")
     assert subject.target is None
     assert "no backward" in subject.why_unaudited
 
 
-def test_a_class_hidden_behind_its_apply(write):
+def test_class_shadowed_by_its_apply_is_found(write):
     write("ops.py", HEAD + function("exp") + "exp = exp.apply\n")
     (subject,) = discover("ops.py")
     assert subject.name == "exp"
@@ -175,14 +175,14 @@ def test_a_class_hidden_behind_its_apply(write):
     assert loaded(subject)(torch.ones(1)).item() == 1
 
 
-def test_a_class_that_is_not_there_is_not_passed_over(write):
+def test_class_under_a_false_condition_is_listed_with_reason(write):
     write("ops.py", HEAD + "if torch is None:\n" + function("Op", indent="    "))
     (subject,) = discover("ops.py")
     assert (subject.name, subject.target, str(subject.location)) == ("Op", None, "ops.py:4")
     assert "condition" in subject.why_unaudited
 
 
-def test_classes_with_one_name_get_longer_names(write):
+def test_classes_of_the_same_name_are_qualified(write):
     nested = f"class A:\n{function('Op', indent='    ')}class B:\n{function('Op', indent='    ')}"
     write("ops.py", HEAD + nested)
     subjects = discover("ops.py")
@@ -190,7 +190,7 @@ def test_classes_with_one_name_get_longer_names(write):
     assert [loaded(s)(torch.ones(1)).item() for s in subjects] == [1, 1]
 
 
-def test_custom_ops(write):
+def test_custom_ops_are_found(write):
     write(
         "ops.py",
         """
@@ -215,7 +215,7 @@ def test_custom_ops(write):
 # Functions that are made inside functions
 
 
-def test_a_factory_is_called_when_its_arguments_can_be_guessed(write):
+def test_factory_with_guessable_arguments_is_called(write):
     write(
         "ops.py",
         f"""
@@ -241,7 +241,7 @@ def wrapped():
     assert inner.call(torch.ones(1)).item() == 1
 
 
-def test_a_factory_that_cannot_be_called_is_told(write):
+def test_factory_that_cannot_be_called_is_listed_with_reason(write):
     write(
         "ops.py",
         f"""
@@ -265,7 +265,7 @@ def broken(n):
     assert "broken(n=2), which raised ValueError: no such n" in broken.why_unaudited
 
 
-def test_classes_of_one_factory_go_by_the_names_they_are_given(write):
+def test_classes_of_one_factory_have_the_names_of_their_variables(write):
     made = "Twice = make(2)\nthrice = make(3).apply\nunused = [make(4), make(5)]\n"
     text = f"def make(fn):\n{function('Op', indent='    ')}    return Op\n"
     write("ops.py", HEAD + text + made)
@@ -291,7 +291,7 @@ def package(write):
 
 
 @pytest.mark.parametrize("target", ["pack", "pack/", "pack/__init__.py"])
-def test_a_package_is_walked(write, target):
+def test_package_is_walked(write, target):
     package(write)
     found = {subject.name: subject for subject in discover(target)}
     assert list(found) == ["Derived", "deep.more.Same", "Exits", "Needs", "Op", "ops.Same"]
@@ -303,14 +303,14 @@ def test_a_package_is_walked(write, target):
     assert exits.why_unaudited == "could not be imported: SystemExit: 3"
 
 
-def test_a_package_whose_functions_cannot_be_read_says_so(write):
+def test_package_with_only_syntax_errors_is_refused(write):
     write("old/__init__.py", "")
     write("old/ops.py", HEAD + function("Op") + 'print "Python 2"\n')
     with pytest.raises(TargetError, match=r"in what can be read of old.*ops\.py could not be imported: SyntaxError"):
         discover("old")
 
 
-def test_a_package_that_does_not_import_is_read(write):
+def test_package_that_fails_to_import_is_parsed(write):
     package(write)
     write("pack/__init__.py", "1 / 0\n")
     subjects = discover("pack")
@@ -330,7 +330,7 @@ def test_one_module_of_a_package(write):
     assert names(discover("pack:Same")) == ["deep.more.Same", "ops.Same"]
 
 
-def test_installed_packages_are_shown_shortly(write, project, monkeypatch):
+def test_installed_packages_have_short_paths(write, project, monkeypatch):
     write("env/lib/site/installed/ops.py", HEAD + function("Op"))
     write("env/lib/site/installed/__init__.py", "")
     write("env/lib/site/installed-1.0.dist-info/METADATA", "")
@@ -365,7 +365,7 @@ Missing = None
     )
 
 
-def test_a_name_is_any_callable(write):
+def test_name_may_be_any_callable(write):
     file = names_file(write)
     (plain,) = discover(f"{file}:plain")
     assert (plain.name, plain.kind, plain.call(1)) == ("plain", "callable", 2)
@@ -382,7 +382,7 @@ def test_a_name_is_any_callable(write):
 
 
 @pytest.mark.parametrize("name", ["Nested", "make.<locals>.Nested", "make.Nested"])
-def test_a_name_may_be_inside_a_function(write, name):
+def test_name_may_be_inside_a_function(write, name):
     (subject,) = discover(f"{names_file(write)}:{name}")
     assert subject.name == "Nested"
     assert "make(kernel, k), which was not called" in subject.why_unaudited
@@ -399,7 +399,7 @@ def test_a_name_may_be_inside_a_function(write, name):
         ("number", "ops.py:number is of type int: give an autograd.Function class"),
     ],
 )
-def test_names_that_cannot_be_audited(write, name, message):
+def test_unauditable_names_are_refused(write, name, message):
     with pytest.raises(TargetError, match=message):
         discover(f"{names_file(write)}:{name}")
 
@@ -426,7 +426,7 @@ def test_names_that_cannot_be_audited(write, name, message):
         ("math", "no custom function in math"),
     ],
 )
-def test_targets_that_are_no_good(write, target, message):
+def test_invalid_targets_are_refused(write, target, message):
     write("ops.py", "def f(x): return x\n")
     write("bad.py", "x = 1\ny = (\n")
     write("raises.py", "raise ValueError('first line\\nsecond line')\n")
@@ -438,13 +438,13 @@ def test_targets_that_are_no_good(write, target, message):
     assert "\n" not in str(caught.value)
 
 
-def test_ctrl_c_gets_through(write):
+def test_keyboard_interrupt_propagates(write):
     write("ops.py", "raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         discover("ops.py")
 
 
-def test_a_file_that_does_not_import_is_read(write):
+def test_file_that_fails_to_import_is_parsed(write):
     write("ops.py", HEAD + "raise OSError('no driver')\n" + function("Op"))
     (subject,) = discover("ops.py")
     assert (subject.name, subject.kind, subject.target) == ("Op", "function", None)
@@ -501,7 +501,7 @@ def test_subject_of_a_function_and_of_its_apply():
     assert subject_of(Mine.apply) == subject
 
 
-def test_subject_of_a_class_that_no_import_reaches():
+def test_subject_of_a_local_class():
     class Local(Mine):
         pass
 
@@ -545,7 +545,7 @@ class Abstract(torch.autograd.Function):
         (Abstract, "Abstract has no forward"),
     ],
 )
-def test_wrong_kinds_are_refused(obj, message):
+def test_other_objects_are_refused(obj, message):
     with pytest.raises(TargetError, match=message) as caught:
         subject_of(obj)
     assert "\n" not in str(caught.value)
@@ -557,7 +557,7 @@ def test_subjects_of_a_module():
     assert (local.name, local.target) == ("Local", None)
 
 
-def test_classes_that_raise_for_any_attribute(tmp_path, monkeypatch):
+def test_objects_that_raise_for_any_attribute_are_skipped(tmp_path, monkeypatch):
     """As stand-ins for what needs a package that is not there do."""
     text = """
 import torch

@@ -22,30 +22,30 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_packages_and_files_that_hold_functions(project):
+def test_folder_expands_to_packages_and_files_with_functions(project):
     assert expanded(["."]) == ["ops.py", "pkg", "tools/made.py"]
     assert expanded([str(project)]) == [str(project / name) for name in ("ops.py", "pkg", "tools/made.py")]
     assert expanded(["tools", "ops.py:Square", "pkg"]) == ["tools/made.py", "ops.py:Square", "pkg"]
 
 
-def test_what_is_left_out(project):
+def test_excluded_paths_are_left_out(project):
     assert expanded(["."], ["tools/*", "ops.py"]) == ["pkg"]
     (project / "pkg" / "other.py").write_text(FUNCTION)
     assert expanded(["."], ["pkg/deep.py"]) == ["ops.py", "pkg/other.py", "tools/made.py"]
 
 
-def test_what_git_ignores_is_left_out(project):
+def test_files_ignored_by_git_are_left_out(project):
     subprocess.run(["git", "init", "-q"], check=True)
     (project / ".gitignore").write_text("ops.py\nenv\n")
     assert expanded(["."]) == ["tools/made.py", "pkg"] or expanded(["."]) == ["pkg", "tools/made.py"]
 
 
-def test_a_folder_without_any_is_refused(project):
+def test_folder_without_functions_is_refused(project):
     with pytest.raises(TargetError, match="no custom function in the 1 Python file of tools"):
         expanded(["tools"], ["made.py"])
 
 
-def test_a_folder_of_tests_is_audited_if_it_is_named(project, monkeypatch):
+def test_folder_of_tests_is_expanded_if_named(project, monkeypatch):
     assert expanded(["tests"]) == expanded(["tests/"]) == ["tests/test_ops.py"]
     for name in ("__init__", "__main__", "setup", "conftest", "unit/__init__", "unit/test_more"):
         path = project / "tests" / f"{name}.py"
@@ -57,7 +57,7 @@ def test_a_folder_of_tests_is_audited_if_it_is_named(project, monkeypatch):
     assert expanded(["."]) == every
 
 
-def test_tests_that_were_skipped_are_told_where_there_is_nothing_else(project):
+def test_skipped_test_files_are_mentioned_if_nothing_else_is_found(project):
     with pytest.raises(
         TargetError,
         match=r"leaves out all \d .*; 1 test file was skipped \(tests/test_ops\.py\): name it",
@@ -68,7 +68,7 @@ def test_tests_that_were_skipped_are_told_where_there_is_nothing_else(project):
         expanded(["."], ["ops.py", "pkg/*", "tools/*"])
 
 
-def test_a_file_that_is_not_python_is_named(project):
+def test_file_that_is_not_python_is_noted(project):
     (project / "bad.py").write_text("class Function(:\n")
     told = []
     assert "ops.py" in expanded(["."], note=told.append)

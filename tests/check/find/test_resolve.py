@@ -31,22 +31,22 @@ def folder(tmp_path, monkeypatch):
     sys.path[:] = path
 
 
-def test_a_function_is_loaded(folder):
+def test_function_is_loaded(folder):
     assert list(load_function("inputs.py:two")(None)) == [((1,), {}), ((2,), {})]
 
 
-def test_an_object_of_any_kind_is_loaded(folder):
+def test_object_of_any_type_is_loaded(folder):
     assert load_object("inputs.py:n") == 3
 
 
 @pytest.mark.parametrize("spec", ["pack:part.Group.inner", "pack.part:Group.inner", "pack/part.py:Group.inner"])
-def test_a_dotted_name_leads_through_submodules(folder, spec):
+def test_dotted_name_resolves_through_submodules(folder, spec):
     resolved = resolve(spec)
     assert resolved.obj is load_object("pack.part:Group.inner")
     assert (resolved.owner.name, resolved.expression) == ("pack.part", "Group.inner")
 
 
-def test_a_name_that_was_defined_before_a_module_failed(folder):
+def test_name_defined_before_the_module_failed_is_loaded(folder):
     assert load_function("half.py:first")() == 1
 
 
@@ -68,7 +68,7 @@ def test_a_name_that_was_defined_before_a_module_failed(folder):
         ),
     ],
 )
-def test_what_is_wrong_with_a_target(folder, spec, message):
+def test_invalid_targets_are_refused(folder, spec, message):
     with pytest.raises(TargetError, match=message):
         load_function(spec)
 
@@ -84,6 +84,6 @@ def test_what_is_wrong_with_a_target(folder, spec, message):
         ("half.py:second", r"no 'second' in half\.py \(could not be imported: FileNotFoundError: .*\); there is first"),
     ],
 )
-def test_the_audit_says_it_in_the_same_words(folder, spec, message):
+def test_discover_gives_the_same_messages(folder, spec, message):
     with pytest.raises(TargetError, match=message):
         discover(spec)

@@ -44,7 +44,7 @@ BODY = """
         ("from .compat import Function", "Function"),
     ],
 )
-def test_recognises_a_function_however_the_base_is_written(parse, imports, base):
+def test_function_is_recognised_by_any_spelling_of_its_base(parse, imports, base):
     assert list(parse(f"{imports}\nclass Op({base}):{BODY}")) == ["Op"]
 
 
@@ -52,11 +52,11 @@ def test_recognises_a_function_however_the_base_is_written(parse, imports, base)
     ("imports", "base"),
     [("import sympy", "sympy.Function"), ("from chainer import Function", "Function"), ("", "object")],
 )
-def test_ignores_what_is_called_function_elsewhere(parse, imports, base):
+def test_unrelated_function_classes_are_ignored(parse, imports, base):
     assert parse(f"{imports}\nclass Op({base}):{BODY}") == {}
 
 
-def test_follows_bases_within_the_file_and_inherits_their_methods(parse):
+def test_bases_within_the_file_are_followed(parse):
     found = parse(
         """
         from torch.autograd import Function
@@ -77,7 +77,7 @@ def test_follows_bases_within_the_file_and_inherits_their_methods(parse):
     assert not found["Op"].inherits
 
 
-def test_says_when_a_base_is_out_of_sight(parse, tmp_path):
+def test_base_from_another_module_is_marked(parse, tmp_path):
     found = parse(f"from torch.autograd import Function\nfrom lib import Mixin\nclass Op(Mixin, Function):{BODY}")
     assert found["Op"].inherits
     path = tmp_path / "derived.py"
@@ -88,7 +88,7 @@ def test_says_when_a_base_is_out_of_sight(parse, tmp_path):
     assert more.defines("forward")
 
 
-def test_finds_nested_classes_with_their_factories(parse):
+def test_nested_classes_are_found_with_their_factories(parse):
     found = parse(
         """
         import torch
@@ -104,7 +104,7 @@ def test_finds_nested_classes_with_their_factories(parse):
     assert found["Layer.make.<locals>.inner.<locals>.Deep"].factories == ("make", "inner")
 
 
-def test_spans_decorators_and_keeps_the_docstring(parse):
+def test_source_has_decorators_and_docstring(parse):
     source = parse('import torch\n\n@wrap(\n  1)\nclass Op(torch.autograd.Function):\n    """Squares."""\n    x = 1\n')[
         "Op"
     ]
@@ -113,7 +113,7 @@ def test_spans_decorators_and_keeps_the_docstring(parse):
     assert source.assigned == {"x"}
 
 
-def test_reads_allow_comments_that_give_a_reason(parse):
+def test_allow_comments_need_a_reason(parse):
     source = parse(
         """
         import torch
@@ -137,7 +137,7 @@ def test_reads_allow_comments_that_give_a_reason(parse):
     assert source.allow_without_reason == (9, 10)
 
 
-def test_finds_call_sites_with_what_is_around_them(parse):
+def test_call_sites_have_their_enclosing_functions(parse):
     source = parse(
         """
         import torch
@@ -164,7 +164,7 @@ def test_finds_call_sites_with_what_is_around_them(parse):
     ]  # fmt: skip
 
 
-def test_decodes_as_declared(tmp_path):
+def test_declared_encoding_is_used(tmp_path):
     path = tmp_path / "latin.py"
     text = f'# -*- coding: latin-1 -*-\nimport torch\nclass Op(torch.autograd.Function):\n    """Größe"""{BODY}'
     path.write_bytes(text.encode("latin-1"))
@@ -180,19 +180,19 @@ def test_decodes_as_declared(tmp_path):
         (b"x = 1\x00\n", r"bad\.py.* is not valid Python: "),
     ],
 )
-def test_refuses_what_is_not_python(tmp_path, content, message):
+def test_invalid_python_is_refused(tmp_path, content, message):
     path = tmp_path / "bad.py"
     path.write_bytes(content)
     with pytest.raises(TargetError, match=message):
         parse_file(path)
 
 
-def test_refuses_a_file_that_is_not_there(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     with pytest.raises(TargetError, match=r"cannot read .*gone\.py: No such file"):
         parse_file(tmp_path / "gone.py")
 
 
-def test_survives_deep_expressions(parse):
+def test_deeply_nested_expressions_are_parsed(parse):
     assert parse("x = " + " + ".join(["1"] * 900)) == {}
 
 
@@ -233,7 +233,7 @@ def test_source_of_a_class():
     assert source_of(Square) == parse_file(__file__)[0]
 
 
-def test_source_of_a_class_without_methods_of_its_own():
+def test_source_of_a_class_that_inherits_its_methods():
     source = source_of(Inherits)
     assert source is not None
     assert source.qualname == "Inherits"
@@ -246,7 +246,7 @@ def test_source_of_a_class_in_a_function():
     assert (source.qualname, source.factories) == ("make.<locals>.Op", ("make",))
 
 
-def test_source_of_the_right_class_of_two_with_one_name(tmp_path, monkeypatch):
+def test_source_of_one_of_two_classes_with_the_same_name(tmp_path, monkeypatch):
     path = tmp_path / "twice.py"
     path.write_text(f"import torch\nif True:\n  class Op(torch.autograd.Function):{BODY}\nelse:\n  class Op:{BODY}")
     namespace: dict = {"__name__": "twice"}
@@ -256,7 +256,7 @@ def test_source_of_the_right_class_of_two_with_one_name(tmp_path, monkeypatch):
     assert source.line == 3
 
 
-def test_source_of_a_class_typed_in_a_notebook():
+def test_source_of_a_class_in_a_notebook():
     text = f"import torch\nclass Cell(torch.autograd.Function):{BODY}"
     linecache.cache["<ipython-input-7>"] = (
         len(text),
@@ -275,7 +275,7 @@ def test_source_of_a_class_typed_in_a_notebook():
     )
 
 
-def test_no_source_for_what_was_never_in_a_file():
+def test_source_is_none_without_a_file():
     namespace: dict = {"__name__": "nowhere"}
     exec(f"import torch\nclass Op(torch.autograd.Function):{BODY}", namespace)
     assert source_of(namespace["Op"]) is None

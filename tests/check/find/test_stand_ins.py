@@ -45,14 +45,14 @@ def subject(target):
     return found
 
 
-def test_what_does_not_need_it_is_had(write):
+def test_functions_load_without_the_absent_module(write):
     write(lacks_one="import not_there_a as a\nfrom not_there_b.sub import c\n" + FUNCTION)
     found = subject("lacks_one.py")
     assert found.target is not None
     assert found.absent == ("not_there_a", "not_there_b")
 
 
-def test_what_the_top_of_a_module_does_with_it(write):
+def test_module_level_uses_of_an_absent_module_succeed(write):
     write(
         lacks_uses="""
 import not_there_a as a
@@ -84,7 +84,7 @@ class Layer(a.nn.Module):
         "1 == a.N",
     ],
 )
-def test_whatever_needs_it_later_raises(write, use):
+def test_later_use_of_an_absent_module_raises(write, use):
     name = f"lacks_later_{abs(hash(use))}"
     write(
         **{
@@ -96,7 +96,7 @@ def test_whatever_needs_it_later_raises(write, use):
         load_object(f"{name}.py:call")()
 
 
-def test_nothing_stays_behind(write):
+def test_import_hooks_are_removed(write):
     write(lacks_then="import not_there_a\nfrom torch import not_there_b\n" + FUNCTION)
     before = list(sys.meta_path)
     assert subject("lacks_then.py").target is not None
@@ -105,11 +105,11 @@ def test_nothing_stays_behind(write):
     assert not hasattr(torch, "not_there_b")
 
 
-def test_nothing_is_an_instance_of_it():
+def test_isinstance_of_an_absent_object_is_false():
     assert not isinstance(3, AbsentObject("a.b", "a"))
 
 
-def test_a_package_whose_init_fails_is_done_without(write):
+def test_failing_package_init_is_skipped(write):
     write(
         broken_in___init__="raise RuntimeError('no driver')",
         broken_in_ops="from .helpers import two\n" + FUNCTION,
@@ -120,7 +120,7 @@ def test_a_package_whose_init_fails_is_done_without(write):
     assert found.absent == ("broken.__init__ (RuntimeError: no driver)",)
 
 
-def test_a_package_that_fails_in_another_one(write):
+def test_failure_in_another_package_is_reported(write):
     write(
         fails_in___init__="from . import deep",
         fails_in_deep="raise RuntimeError('operator fails::nms does not exist')",
@@ -132,7 +132,7 @@ def test_a_package_that_fails_in_another_one(write):
     assert found.absent == ("fails",)
 
 
-def test_a_module_of_the_package_that_compiles_a_kernel_as_it_is_imported(write):
+def test_module_that_compiles_a_kernel_on_import_is_skipped(write):
     write(
         builds_in___init__="from . import ops",
         builds_in_kernels="from torch.utils.cpp_extension import load\nfused = load('fused', ['no_such_file.cu'])",
@@ -143,14 +143,14 @@ def test_a_module_of_the_package_that_compiles_a_kernel_as_it_is_imported(write)
     assert found.absent == ("builds.kernels",)
 
 
-def test_a_name_that_a_newer_version_lacks(write):
+def test_missing_name_of_an_installed_package_is_absent(write):
     write(lacks_name="from torch.nn import not_there_any_more\nimport torch._not_there\n" + FUNCTION)
     found = subject("lacks_name.py")
     assert found.target is not None
     assert found.absent == ("torch.nn.not_there_any_more", "torch._not_there")
 
 
-def test_a_submodule_that_fails_and_shows_nothing_is_named(write):
+def test_failing_submodule_is_listed(write):
     write(
         half_in___init__="",
         half_in_ops=FUNCTION,
@@ -159,7 +159,7 @@ def test_a_submodule_that_fails_and_shows_nothing_is_named(write):
     assert subject("half").absent == ("half.made",)
 
 
-def test_a_file_that_raises_by_itself_is_audited_as_far_as_it_ran(write):
+def test_file_that_raises_is_audited_up_to_that_line(write):
     write(raises_itself=FUNCTION + "raise ValueError('mine')\n" + FUNCTION.replace("class ", "class Late"))
     early, late = discover("raises_itself.py")
     line = 1 + len(FUNCTION.splitlines())

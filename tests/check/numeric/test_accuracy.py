@@ -22,7 +22,7 @@ def agreeing(slope):
     return [low - slack <= got <= high + slack for got, low, high in known]
 
 
-def test_autograd_and_the_numeric_derivative_agree_all_along_the_line():
+def test_autograd_agrees_with_the_numeric_derivative():
     first, second = slopes_of(lambda x, y: x.sin() * y.exp(), normal(3), normal(3, seed=1))
     assert (first.by, second.by) == ("x", "y")
     assert (first.at[0], first.at[-1]) == (-4, 4)
@@ -30,12 +30,12 @@ def test_autograd_and_the_numeric_derivative_agree_all_along_the_line():
     assert all(agreeing(second))
 
 
-def test_a_wrong_gradient_leaves_the_band():
+def test_wrong_gradient_leaves_the_band():
     (slope,) = slopes_of(function(torch.sin, lambda g, x: g * x.sin()))
     assert sum(agreeing(slope)) < 6
 
 
-def test_at_a_kink_the_band_is_wide():
+def test_band_is_wide_at_a_kink():
     (slope,) = slopes_of(lambda x: x.clamp(min=0) + 0 * x)
     at_zero = slope.at.index(0)
     assert slope.low[at_zero] <= 0
@@ -43,7 +43,7 @@ def test_at_a_kink_the_band_is_wide():
     assert slope.high[at_zero + 1] - slope.low[at_zero + 1] < 1e-6
 
 
-def test_a_function_of_positive_numbers_is_drawn_there():
+def test_function_of_positive_numbers_is_sampled_there():
     def only_positive(x):
         if bool((x < 0).any()):
             raise ValueError("x is negative")
@@ -54,13 +54,13 @@ def test_a_function_of_positive_numbers_is_drawn_there():
     assert all(agreeing(slope))
 
 
-def test_a_jump_has_no_derivative():
+def test_jump_has_no_derivative():
     (slope,) = slopes_of(lambda x: torch.where(x > 0, x + 1, x))
     unknown = [at for at, low in zip(slope.at, slope.low, strict=True) if low is None]
     assert unknown == [0]
 
 
-def test_what_has_no_number_is_none():
+def test_nonfinite_values_are_none():
     (slope,) = slopes_of(lambda x: x.log(), normal(3).abs())
     assert slope.low[0] is None
     assert slope.low[-1] is not None
@@ -73,7 +73,7 @@ def naive():
     return list(ulp_errors(torch.float32, audit.numbers.sweep(torch.float32)))
 
 
-def test_errors_over_the_range(naive):
+def test_ulp_errors_over_the_range(naive):
     value, gradient = naive
     assert (value.of, gradient.of, value.dtype) == ("value", "gradient of x", "float32")
     assert value.exact == (importlib.util.find_spec("flint") is not None)
@@ -85,13 +85,13 @@ def test_errors_over_the_range(naive):
     assert all(ulp is None for ulp in beyond)  # the value is 0, which is not right
 
 
-def test_errors_are_few_and_in_order(naive):
+def test_ulp_errors_are_few_and_sorted(naive):
     for found in naive:
         assert len(found.at) < 60
         assert list(found.at) == sorted(found.at)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")  # as in an audit
-def test_a_function_of_two_inputs_has_no_range_to_draw():
+def test_function_of_two_inputs_has_no_ulp_errors():
     audit = audit_of(lambda x, y: x * y.exp(), normal(3), normal(3, seed=1))
     assert list(ulp_errors(torch.float32, audit.numbers.sweep(torch.float32))) == []

@@ -27,7 +27,7 @@ def of(target, *inputs):
         (lambda x: torch.exp(x), (normal(),), ("x",)),
     ],
 )
-def test_finds_the_inputs_that_vary(target, inputs, names):
+def test_elementwise_inputs_are_found(target, inputs, names):
     def fn(*args):
         return target(*args)
 
@@ -49,19 +49,19 @@ def test_finds_the_inputs_that_vary(target, inputs, names):
     ],
     ids=["softmax", "cumsum", "sum", "flip", "centred", "two outputs", "constant"],
 )
-def test_others_are_none(target):
+def test_other_functions_are_not_elementwise(target):
     assert of(target, normal(3, 4)) is None
 
 
-def test_complex_inputs_are_none():
+def test_complex_functions_are_not_elementwise():
     assert of(lambda x: x * x, normal(3, dtype=torch.complex128)) is None
 
 
-def test_a_gradient_that_mixes_elements_is_none():
+def test_gradient_that_mixes_elements_is_not_elementwise():
     assert of(function(torch.sin, lambda g, x: (g * x.cos()).flip(0)), normal(6)) is None
 
 
-def test_runs_on_points_in_any_dtype():
+def test_elementwise_runs_on_points_in_any_dtype():
     found = of(lambda x, y: x * torch.exp(y), normal(3, 4), normal(3, 4, seed=1))
     at = {"x": np.array([1.0, 2.0, -0.5, 0.0, 3.0]), "y": np.array([0.0, 1.0, 2.0, 3.0, 4.0])}
     value, by_x, by_y = found.run(torch.float32, at)
@@ -78,7 +78,7 @@ SINGLE = format_of(torch.float32)
 
 @pytest.mark.parametrize("limit", [88.72283, 9.010914, 1.0, 3e38])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_first_bad_number_from_0_outwards(limit, sign):
+def test_onset_is_the_first_bad_number_from_zero_outwards(limit, sign):
     def bad(at):
         return np.abs(at["x"]) >= limit
 
@@ -89,30 +89,30 @@ def test_the_first_bad_number_from_0_outwards(limit, sign):
     assert found.point == {"x": sign * float(first)}
 
 
-def test_towards_0():
+def test_onset_towards_zero():
     found = onset(lambda at: np.abs(at["x"]) < 2.0**-12, SINGLE, {"x": 1e-7})
     assert not found.upwards
     assert found.point == {"x": float(np.nextafter(np.float32(2.0**-12), np.float32(0)))}
 
 
-def test_along_the_line_through_0():
+def test_onset_along_the_line_through_zero():
     found = onset(lambda at: at["x"] + at["y"] > 10, SINGLE, {"x": 30.0, "y": 60.0})
     assert found.point["x"] + found.point["y"] == pytest.approx(10, rel=1e-6)
     assert found.point["y"] == pytest.approx(2 * found.point["x"], rel=0.5)
 
 
 @pytest.mark.parametrize("x", [0.0, 1.0])
-def test_none_where_all_is_bad(x):
+def test_onset_is_none_if_all_points_are_bad(x):
     assert onset(lambda at: np.ones(len(at["x"]), dtype=bool), SINGLE, {"x": x}) is None
 
 
-def test_the_plainest_point_is_neither_large_nor_tiny_nor_0():
+def test_plainest_point_is_of_moderate_magnitude():
     at = {"x": np.array([0.0, 1e30, 3.0, 1e-30])}
     assert plainest(at, np.ones(4, dtype=bool)) == (2, {"x": 3.0})
     assert plainest(at, np.array([True, True, False, True])) == (0, {"x": 0.0})
 
 
-def test_magnitudes_that_are_passed():
+def test_is_within_compares_magnitudes():
     assert is_within({"x": 0.0, "y": -99.0}, (1e-2, 1e2))
     assert not is_within({"x": 1.0, "y": 101.0}, (1e-2, 1e2))
     assert not is_within({"x": 1e-3}, (1e-2, 1e2))
@@ -129,18 +129,18 @@ def function_of(slope):
 
 
 @pytest.mark.parametrize("c", [0.3, -7.25, 1e-300, 15.9])
-def test_a_jump_is_found_to_the_last_bit(c):
+def test_jump_is_located_to_the_last_bit(c):
     ((below, above),) = jumps(function_of(lambda x: torch.where(x > c, 2.0, 1.0)), "x", {})
     assert below <= c <= above
     assert above == np.nextafter(below, np.inf)
 
 
 @pytest.mark.parametrize("slope", [lambda x: torch.sin(2 * x), lambda x: x * 0 + 1, lambda x: x**3])
-def test_a_smooth_gradient_has_none(slope):
+def test_smooth_gradient_has_no_jump(slope):
     assert jumps(function_of(slope), "x", {}) == []
 
 
-def test_no_place_lies_beyond_the_interval():
+def test_jumps_are_searched_within_the_interval():
     asked = []
 
     def slope(x):

@@ -22,7 +22,7 @@ def found(rule, target):
     return list(pullback.check(target, normal(3, 4), select=rule).findings)
 
 
-def test_runs_the_very_numbers_of_a_dtype_in_float64():
+def test_float64_run_uses_the_same_numbers():
     audit = audit_of(naive_softmax, normal(3, 4))
     trials = list(scaled(audit.subject, audit.base))
     assert {trial.dtype for trial in trials} == {torch.float32, torch.bfloat16, torch.float16}
@@ -34,7 +34,7 @@ def test_runs_the_very_numbers_of_a_dtype_in_float64():
                 assert torch.equal(beside.right, double)
 
 
-def test_one_number_beside_others_stays_and_square_matrices_are_not_moved():
+def test_scalar_beside_others_and_square_matrices_are_not_scaled():
     audit = audit_of(lambda x, power: (x.abs() ** power).sum(-1), normal(3, 4), normal().abs())
     trials = list(scaled(audit.subject, audit.base))
     assert {float(trial.case.tensors[1].double()) for trial in trials if trial.dtype == torch.float32} == {
@@ -45,7 +45,7 @@ def test_one_number_beside_others_stays_and_square_matrices_are_not_moved():
     assert not any(trial.label.startswith("inputs plus") for trial in scaled(audit.subject, audit.base))
 
 
-def test_an_overflow_is_found_with_the_least_scale():
+def test_overflow_is_found_at_the_smallest_scale():
     (finding,) = found("PB301", naive_softmax)
     namespace = {"fn": naive_softmax}
     exec(finding.reproduce, namespace)
@@ -55,7 +55,7 @@ def test_an_overflow_is_found_with_the_least_scale():
     assert float(x.detach().max()) == pytest.approx(88.73, abs=0.3)
 
 
-def test_digits_that_cancel_are_found_where_the_values_are_far_from_0():
+def test_cancellation_is_found_far_from_zero():
     (finding,) = found("PB303", naive_variance)
     assert finding.severity == "warning"
     assert "inputs plus 1000" in finding.message
@@ -83,7 +83,7 @@ def test_digits_that_cancel_are_found_where_the_values_are_far_from_0():
         lambda x: (x / 0.1).round().sum(-1) + 0 * x.sum(-1),
     ],
 )
-def test_stable_ones_are_not_accused(target):
+def test_stable_functions_are_not_accused(target):
     assert [f.message for f in found("PB3", target) if f.severity != "info"] == []
 
 
@@ -109,7 +109,7 @@ def variance_about_6(x):
         ("PB303", variance_about_6, 1, torch.float16, "info"),
     ],
 )
-def test_what_16_bits_lose_and_float32_inside_would_not(rule, target, size, dtype, severity):
+def test_losses_of_16_bits_are_compared_with_float32_inside(rule, target, size, dtype, severity):
     *_, finding = pullback.check(target, size * normal(3, 4), select=rule).findings
     assert finding.severity == severity
     namespace = {"fn": target}

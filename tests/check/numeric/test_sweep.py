@@ -28,7 +28,7 @@ def test_terms_of_a_function_class():
     assert "exp(x)" in str(slope)
 
 
-def test_no_terms_where_the_forward_is_no_formula():
+def test_forward_that_is_no_formula_has_no_terms():
     assert terms(of(lambda x: torch.special.bessel_j0(x))) is None
     assert terms(of(lambda x: torch.from_numpy(np.sin(x.detach().numpy())) + 0 * x)) is None
 
@@ -41,11 +41,11 @@ def test_no_terms_where_the_forward_is_no_formula():
         (lambda g, x: g, [True, False]),  # straight-through
     ],
 )
-def test_exact_derivatives_are_believed_where_the_backward_is_one(gradient, exact):
+def test_exact_derivatives_are_used_if_the_backward_agrees(gradient, exact):
     assert quantities(function(torch.sin, gradient)) == exact
 
 
-def test_exact_values():
+def test_exact_values_and_derivatives():
     sweeper = Sweeper(of(lambda x: torch.log(1 + torch.exp(x))))
     x = np.array([-30.0, 1e-3, 88.8, 3e38])
     value, slope = sweeper.measure(torch.float32, {"x": x})
@@ -58,13 +58,13 @@ def test_exact_values():
     assert slope.errors.nan.tolist() == [False, False, True, True]
 
 
-def test_a_float64_run_counts_where_it_is_steady():
+def test_unsteady_float64_run_is_undecided():
     function = of(lambda x: (1 - torch.cos(x)) / x**2)
     truth, _ = Wider(function).truths({"x": np.array([1.0, 1e-7, 0.0])}, torch.float32)
     assert truth.undecided.tolist() == [False, True, True]
 
 
-def test_an_unselected_branch_is_named():
+def test_unselected_branch_is_named():
     value, _ = terms(of(lambda x: torch.where(x > 0, x.sqrt(), x)))
     at = {"x": np.array([-2.0, 0.0, 2.0])}
     ((branch, where),) = traps(value, "x", at, torch.float32)
@@ -72,7 +72,7 @@ def test_an_unselected_branch_is_named():
     assert where.tolist() == [True, True, False]
 
 
-def test_slopes_from_either_side():
+def test_one_sided_slopes_at_a_kink():
     kink = slope_at(of(lambda x: (x - 0.3).abs()), "x", {"x": 0.3})
     assert (kink.kink, kink.low, kink.high) == (True, pytest.approx(-1), pytest.approx(1))
     assert (kink.nearest(0.7), kink.nearest(3.0)) == (0.7, kink.high)
@@ -84,6 +84,6 @@ def test_slopes_from_either_side():
     assert slope_at(of(lambda x: torch.floor(x) + 0 * x), "x", {"x": 2.0}) is None
 
 
-def test_the_usual_size_is_that_at_ordinary_points():
+def test_usual_size_is_that_at_ordinary_points():
     x = np.array([1e-9, 0.5, 1.0, 2.0, 1e20])
     assert usual(x**2, {"x": x}) == 1.0

@@ -37,7 +37,7 @@ def state():
     return dict(TABLE), COUNT, doubled.cache_info().currsize, Remembers.buffer.tolist(), list(Remembers.names)
 
 
-def test_each_place_is_seen_and_put_back():
+def test_each_kind_of_state_is_detected_and_restored():
     def in_table():
         TABLE["a"] = 1
 
@@ -67,7 +67,7 @@ def test_each_place_is_seen_and_put_back():
         memory._put_back(memory._state)
 
 
-def test_a_closure_is_seen():
+def test_state_in_a_closure_is_detected_and_restored():
     seen = {}
 
     class Local(torch.autograd.Function):
@@ -89,7 +89,7 @@ def test_a_closure_is_seen():
     assert seen == {1: True}
 
 
-def test_what_reads_alone_changes_nothing():
+def test_reading_state_is_no_change():
     memory = Memory(subject_of(Remembers))
     assert (TABLE.get("b"), COUNT) == (None, 0)
     assert not memory.has_changed()
@@ -109,7 +109,7 @@ class Proxy:
 SESSION = Proxy()
 
 
-def test_a_proxy_that_answers_nothing_is_no_state():
+def test_proxy_that_raises_is_no_state():
     kept = Proxy()
 
     class Sine(Function):

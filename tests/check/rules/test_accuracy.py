@@ -19,7 +19,7 @@ def found(rule, target, *inputs):
 
 @pytest.mark.parametrize("base", ["softplus", "gain", "x_log_x", "bend", "x_sin", "decay", "softmax", "rms_norm"])
 @pytest.mark.few(2)
-def test_stable_ones_are_not_accused(base):
+def test_stable_functions_are_not_accused(base):
     module = load_base(base)
     findings = found("PB3", function_of(module), *module.inputs())
     assert [f.message for f in findings if f.severity != "info"] == []
@@ -42,13 +42,13 @@ def test_301_softplus_overflows_where_exp_does():
     assert "exactly 88.7" in value.message
 
 
-def test_301_a_hole_has_its_limit():
+def test_301_removable_singularity_has_its_limit():
     value, gradient = found("PB301", function(lambda x: torch.sin(x) / x, lambda g, x: g * (x.cos() - x.sin() / x) / x))
     assert value.severity == gradient.severity == "warning"
     assert (value.evidence.expected, gradient.evidence.expected) == (1, 0)
 
 
-def test_301_without_a_formula_a_float64_run_says_it():
+def test_301_float64_run_is_the_reference_without_a_formula():
     def value(x):
         return torch.special.modified_bessel_i0(x) / torch.exp(x)
 
@@ -85,7 +85,7 @@ def test_301_without_a_formula_a_float64_run_says_it():
     ids=lambda target: target.__name__,
 )
 @pytest.mark.few(2)
-def test_pytorch_is_not_accused(target):
+def test_pytorch_functions_are_not_accused(target):
     count = 2 if target in (torch.logaddexp, torch.xlogy, torch.hypot) else 1
     inputs = [torch.rand(5, dtype=torch.float64, requires_grad=True) for _ in range(count)]
 
@@ -95,7 +95,7 @@ def test_pytorch_is_not_accused(target):
     assert [f.message for f in pullback.check(fn, *inputs, select="PB3").findings if f.severity == "error"] == []
 
 
-def test_the_reproduction_shows_it(capsys):
+def test_reproduction_shows_the_error(capsys):
     value = found("PB301", torch.nn.Softplus(), torch.zeros(3))
     assert value == []
     finding = found("PB301", softplus())[0]
@@ -105,7 +105,7 @@ def test_the_reproduction_shows_it(capsys):
     assert "the gradient is nan and should be exactly 1" in capsys.readouterr().out
 
 
-def test_304_names_the_branch_and_says_where_it_begins():
+def test_304_message_names_the_branch_and_its_onset():
     def log1pexp(x):
         return torch.where(x > 20, x, torch.log(1 + torch.exp(x)))
 
@@ -116,7 +116,7 @@ def test_304_names_the_branch_and_says_where_it_begins():
     assert found("PB301", log1pexp) == []
 
 
-def test_304_where_the_forward_cannot_be_traced():
+def test_304_masked_branch_without_a_traceable_forward():
     class Masked(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -136,7 +136,7 @@ def test_304_where_the_forward_cannot_be_traced():
     assert "in float32 and in float64" in finding.message
 
 
-def test_302_a_loss_that_weighs_is_a_warning():
+def test_302_significant_loss_is_a_warning():
     def versine_ratio(x):
         return (1 - torch.cos(x)) / x**2
 
@@ -148,7 +148,7 @@ def test_302_a_loss_that_weighs_is_a_warning():
     assert value.message.endswith("towards 0")
 
 
-def test_302_a_tail_is_an_info():
+def test_302_loss_in_a_tail_is_an_info():
     (finding,) = found("PB302", function(torch.tanh, lambda g, x: g * (1 - torch.tanh(x) ** 2)))
     assert finding.severity == "info"
     with mpmath.workdps(40):
@@ -157,11 +157,11 @@ def test_302_a_tail_is_an_info():
 
 
 @pytest.mark.parametrize("target", [torch.relu, torch.abs, torch.sign, torch.round, lambda x: x.clamp(0, 1)])
-def test_302_a_step_or_a_kink_is_no_loss(target):
+def test_302_step_or_kink_is_no_loss(target):
     assert found("PB302", lambda x: target(x) + 0 * x) == []
 
 
-def test_303_the_worst_point_beside_the_exact_value():
+def test_303_worst_point_is_compared_with_the_exact_value():
     def ratio(x):
         return (torch.exp(x) - 1) / x
 
@@ -172,26 +172,26 @@ def test_303_the_worst_point_beside_the_exact_value():
     assert abs(value.evidence.got - value.evidence.expected) > 2**-12
 
 
-def test_303_what_the_input_explains_is_not_reported():
+def test_303_effect_of_input_rounding_is_not_reported():
     assert found("PB303", lambda x: torch.sin(x)) == []
     assert found("PB303", lambda x: torch.cos(x) * x) == []
 
 
-def test_303_float32_inside():
+def test_303_float32_inside_a_float64_function():
     (value, gradient) = found("PB303", lambda x: torch.sin(x.float()).to(x.dtype))
     assert value.severity == gradient.severity == "warning"
     assert value.evidence.dtype == "float64"
     assert "float32" in value.hint
 
 
-def test_303_sixteen_bits_say_what_float32_inside_would_do():
+def test_303_bfloat16_message_compares_with_float32_inside():
     findings = found("PB303", lambda x: x * torch.log(1 + torch.exp(x)).tanh())
     (value,) = (f for f in findings if f.evidence.where == "value" and f.evidence.dtype == "bfloat16")
     assert value.severity == "info"
     assert "computed in float32 inside and rounded to bfloat16 it would be off by 0." in value.message
 
 
-def test_numbers_that_are_passed_are_the_same_in_every_dtype():
+def test_scalar_arguments_are_the_same_in_every_dtype():
     class Scaled(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, scale):
@@ -214,7 +214,7 @@ def two_slopes(kink, mask):
 
 @pytest.mark.parametrize("kink", [0.3, -7.123, 1.0, 11.9])
 @pytest.mark.few(2)
-def test_305_a_kink_is_found_wherever_it_lies(kink):
+def test_305_sum_at_a_kink_is_found_at_any_location(kink):
     (finding,) = found("PB305", two_slopes(kink, lambda x: (x <= kink) * 1.0 + (x >= kink) * 2.0))
     assert (finding.severity, finding.evidence.got) == ("warning", 3)
     assert "is anything between 1 and 2" in finding.message
@@ -222,14 +222,14 @@ def test_305_a_kink_is_found_wherever_it_lies(kink):
 
 
 @pytest.mark.parametrize("value", [1.0, 1.3, 1.5, 2.0])
-def test_305_every_value_of_the_interval_is_right(value):
+def test_305_every_subgradient_is_accepted(value):
     def mask(x):
         return torch.where(x > 0.3, 2.0, torch.where(x < 0.3, 1.0, value)).to(x.dtype)
 
     assert found("PB305", two_slopes(0.3, mask)) == []
 
 
-def test_305_a_mask_with_another_bound():
+def test_305_mask_with_another_threshold_is_an_error():
     (finding,) = found("PB305", two_slopes(0.3, lambda x: torch.where(x > 0.30001, 2.0, 1.0).to(x.dtype)))
     assert finding.severity == "error"
 
@@ -249,11 +249,11 @@ def test_305_a_mask_with_another_bound():
     ],
 )
 @pytest.mark.few(2)
-def test_305_pytorch_is_right_at_its_kinks_and_nothing_is_said_of_jumps_and_cusps(target):
+def test_305_pytorch_functions_with_kinks_jumps_and_cusps_are_not_accused(target):
     assert found("PB305", lambda x: target(x) + 0 * x) == []
 
 
-def test_without_ball_arithmetic_a_float64_run_is_what_there_is(monkeypatch):
+def test_float64_run_is_the_reference_without_ball_arithmetic(monkeypatch):
     if not fork_is_clean():
         pytest.skip("the audit is done in a new interpreter, which has the module that is taken away here")
     monkeypatch.setattr("pullback.stable.oracle.balls.flint", None)
@@ -262,7 +262,7 @@ def test_without_ball_arithmetic_a_float64_run_is_what_there_is(monkeypatch):
     assert all("in a float64 run of the same function" in f.message for f in findings)
 
 
-def test_an_iteration_that_does_not_end_at_1e38_is_no_error(monkeypatch):
+def test_endless_iteration_at_1e38_is_a_warning(monkeypatch):
     class Fraction(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -279,7 +279,7 @@ def test_an_iteration_that_does_not_end_at_1e38_is_no_error(monkeypatch):
     assert {(f.rule, f.severity, f.verdict) for f in report.findings} == {("PB003", "warning", "unstable")}
 
 
-def test_301_where_the_next_number_has_another_value_altogether_is_an_info():
+def test_301_value_that_changes_within_one_ulp_is_an_info():
     class SineOfExponential(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):

@@ -12,7 +12,7 @@ def found(rule, target, *inputs):
     return [(f.severity, f.message) for f in pullback.check(target, *(inputs or (normal(4),)), select=rule).findings]
 
 
-def test_201_says_what_each_attribute_is():
+def test_201_message_names_each_attribute():
     class Kept(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -30,7 +30,7 @@ def test_201_says_what_each_attribute_is():
     assert other == ("info", "the forward keeps ctx.mask (computed) outside of save_for_backward")
 
 
-def test_201_sees_the_context_of_setup_context_below_a_view():
+def test_201_setup_context_attributes_are_named():
     class Kept(torch.autograd.Function):
         @staticmethod
         def forward(x):
@@ -66,12 +66,12 @@ class Frees(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("rule", ["PB101", "PB202", "PB701"])
-def test_memory_that_was_freed_is_not_read(rule):
+def test_freed_memory_is_not_read(rule):
     told = [("error", "the forward frees the memory of x")] if rule == "PB202" else []
     assert found(rule, Frees) == told
 
 
-def test_202_a_buffer_may_be_updated():
+def test_202_buffer_may_be_updated():
     class Counting(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, count):
@@ -88,7 +88,7 @@ def test_202_a_buffer_may_be_updated():
 
 
 @pytest.mark.parametrize(("factor", "severity"), [(1, "warning"), (2, "error")])
-def test_202_a_change_is_harmless_where_the_gradient_passes_unchanged(factor, severity):
+def test_202_in_place_change_is_a_warning_if_the_gradient_passes_unchanged(factor, severity):
     class Clamp(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -102,7 +102,7 @@ def test_202_a_change_is_harmless_where_the_gradient_passes_unchanged(factor, se
     assert found("PB202", Clamp) == [(severity, "the forward changes x in place and does not mark it as dirty")]
 
 
-def test_203_tells_what_was_changed():
+def test_203_message_names_the_changed_tensors():
     class Writes(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -122,7 +122,7 @@ def test_203_tells_what_was_changed():
 
 
 @pytest.mark.parametrize(("needed", "told"), [("any", ["error", "output 0"]), ("all", ["warning", "outputs 0, 1"])])
-def test_112_which_cotangents_may_be_undefined(needed, told):
+def test_112_undefined_cotangents_are_tried_in_turn_and_together(needed, told):
     class SumAndProduct(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, y):

@@ -38,20 +38,20 @@ def keeping(save, gradient=lambda g, x, *kept: g * 2 * x):
         (lambda x, out: (x, x.sum(0).expand(3, 4).clone()), "the same all along dim 0"),
     ],
 )
-def test_701_says_what_determines_it(save, what):
+def test_701_redundant_residual_is_a_warning_with_its_source(save, what):
     warnings = [m for severity, m in found("PB701", keeping(save), normal(3, 4)) if severity == "warning"]
     assert len(warnings) == 1
     assert warnings[0].startswith("kept for the backward: float64 (3, 4), 96 bytes, ")
     assert warnings[0].endswith(what)
 
 
-def test_701_an_intermediate_beside_its_inputs_is_an_info():
+def test_701_intermediate_beside_its_inputs_is_an_info():
     ((severity, message),) = found("PB701", keeping(lambda x, out: (x, x.cos())))
     assert severity == "info"
     assert "which is kept as well as the inputs that determine it element by element" in message
 
 
-def test_701_an_output_beside_its_inputs_is_an_info():
+def test_701_output_beside_its_inputs_is_an_info():
     ((severity, message),) = found("PB701", keeping(lambda x, out: (x, out)))
     assert severity == "info"
     assert "an output, which is kept as well" in message
@@ -68,20 +68,20 @@ def test_701_an_output_beside_its_inputs_is_an_info():
         lambda x, out: (x.clamp(-10, 10),),
     ],
 )
-def test_701_what_nothing_else_tells_cheaply_is_right(save):
+def test_701_needed_residuals_are_not_reported(save):
     assert found("PB701", keeping(save), normal(3, 4)) == []
 
 
-def test_702_whole_numbers_may_be_indices():
+def test_702_integers_may_be_indices():
     assert found("PB702", keeping(lambda x, out: (x, (x > 0).long()))) == []
 
 
-def test_702_numbers_that_happen_to_be_0_and_1_are_no_mask():
+def test_702_floats_that_happen_to_be_0_and_1_are_no_mask():
     steps = keeping(lambda x, out: (x, x.floor()))
     assert found("PB702", steps, torch.tensor([0.2, 1.4, 0.7, 1.1])) == []
 
 
-def test_703_counts_the_views_of_one_memory_together():
+def test_703_views_of_one_storage_are_counted_together():
     def halves(x, out):
         both = torch.stack([x.sin(), x.cos()])
         return x, both[0], both[1]
@@ -89,7 +89,7 @@ def test_703_counts_the_views_of_one_memory_together():
     assert found("PB703", keeping(halves)) == []
 
 
-def test_703_a_view_of_an_input_is_right():
+def test_703_view_of_an_input_is_not_reported():
     assert found("PB703", keeping(lambda x, out: (x, x[:1]))) == []
 
 
@@ -109,7 +109,7 @@ def scaled(gradients):
     return Scaled
 
 
-def test_704_counts_the_operations_that_are_wasted():
+def test_704_wasted_operations_are_counted():
     several = scaled(lambda ctx, g, x, s: (g * s if ctx.needs_input_grad[0] else None, (g * 2 * x) / 2))
     assert found("PB704", several, normal(4), normal(4, seed=1)) == [
         (
@@ -120,7 +120,7 @@ def test_704_counts_the_operations_that_are_wasted():
     ]
 
 
-def test_704_what_both_gradients_need_is_not_wasted():
+def test_704_operations_shared_by_both_gradients_are_not_wasted():
     def gradients(ctx, g, x, s):
         shared = g * 1.5 / 1.5
         gx = shared * s
@@ -129,7 +129,7 @@ def test_704_what_both_gradients_need_is_not_wasted():
     assert found("PB704", scaled(gradients), normal(4), normal(4, seed=1)) == []
 
 
-def test_704_a_cotangent_handed_on_costs_nothing():
+def test_704_unchanged_cotangent_costs_nothing():
     class Sum(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, y):
@@ -142,7 +142,7 @@ def test_704_a_cotangent_handed_on_costs_nothing():
     assert found("PB704", Sum, normal(2, 3), normal(3, 2, seed=1)) == []
 
 
-def test_705_an_output_computed_again_is_an_info():
+def test_705_recomputed_output_is_an_info():
     again = keeping(lambda x, out: (x,), lambda g, x: g * 2 * x * x / x)
 
     class Again(torch.autograd.Function):
@@ -162,6 +162,6 @@ def test_705_an_output_computed_again_is_an_info():
     assert found("PB705", again) == []
 
 
-def test_705_a_copy_is_not_computed():
+def test_705_copy_is_no_recomputation():
     copying = keeping(lambda x, out: (x, x.cos()), lambda g, x, c: g * 2 * x + 0 * c.clone() + 0 * (c + 0) * c.abs())
     assert found("PB705", copying) == []

@@ -30,7 +30,7 @@ def square(save, load=lambda ctx: ctx.saved_tensors[0]):
     return Square
 
 
-def test_204_what_the_last_call_made_may_stay():
+def test_204_tensors_of_the_last_call_may_stay():
     last = []
 
     def save(ctx, x):
@@ -40,7 +40,7 @@ def test_204_what_the_last_call_made_may_stay():
     assert found("PB204", square(save)) == []
 
 
-def test_204_tells_a_leak_from_a_cycle():
+def test_204_leak_is_an_error():
     every = []
 
     def save(ctx, x):
@@ -52,7 +52,7 @@ def test_204_tells_a_leak_from_a_cycle():
     assert message.endswith("what the call held stays for good: 32 bytes a call")
 
 
-def test_204_a_cycle_made_in_the_backward():
+def test_204_cycle_made_in_the_backward_is_a_warning():
     def load(ctx):
         ctx.again = [ctx]
         return ctx.saved_tensors[0]
@@ -63,7 +63,7 @@ def test_204_a_cycle_made_in_the_backward():
     assert gc.isenabled()
 
 
-def test_205_what_only_a_second_derivative_needs_is_used():
+def test_205_tensor_used_only_by_the_second_derivative_is_used():
     class Slope(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, slope):
@@ -89,7 +89,7 @@ def test_205_what_only_a_second_derivative_needs_is_used():
     assert found("PB205", Sin) == []
 
 
-def test_205_what_is_only_compared_is_used():
+def test_205_tensor_used_only_in_a_comparison_is_used():
     class Threshold(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -106,7 +106,7 @@ def test_205_what_is_only_compared_is_used():
 
 
 @pytest.mark.parametrize(("is_weighed", "severity"), [(True, "warning"), (False, "info")])
-def test_205_several_are_told_once_and_may_be_for_an_argument_that_needs_no_gradient(is_weighed, severity):
+def test_205_several_unused_tensors_are_one_finding(is_weighed, severity):
     class Weighed(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, w):
@@ -123,7 +123,7 @@ def test_205_several_are_told_once_and_may_be_for_an_argument_that_needs_no_grad
     assert (told, "2 tensors (computed), of 64 bytes" in message) == (severity, True)
 
 
-def test_206_one_that_is_popped_is_loud():
+def test_206_state_popped_by_the_backward_is_a_warning():
     def save(ctx, x):
         ctx.kept = [x]
 
@@ -132,7 +132,7 @@ def test_206_one_that_is_popped_is_loud():
     assert "pop from empty list" in message
 
 
-def test_206_noise_is_not_held_against_the_graph():
+def test_206_nondeterministic_backward_is_undecided():
     calls = []
 
     def load(ctx):
@@ -143,7 +143,7 @@ def test_206_noise_is_not_held_against_the_graph():
     assert found("PB206", square(lambda ctx, x: ctx.save_for_backward(x), load)) == [("warning", undecided)]
 
 
-def test_207_an_alias_that_autograd_protects_is_an_info():
+def test_207_alias_that_autograd_tracks_is_an_info():
     class Columns(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -156,7 +156,7 @@ def test_207_an_alias_that_autograd_protects_is_an_info():
     assert [severity for severity, _ in found("PB207", Columns, normal(2, 3))] == ["info"]
 
 
-def test_207_one_marked_as_constant_is_a_warning():
+def test_207_alias_marked_non_differentiable_is_a_warning():
     class WithInput(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -175,7 +175,7 @@ def test_207_one_marked_as_constant_is_a_warning():
     assert message.startswith("output 1 is in the memory of x")
 
 
-def test_208_one_flat_output_alone_is_left_alone():
+def test_208_single_flat_output_is_not_reported():
     class Sign(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -188,7 +188,7 @@ def test_208_one_flat_output_alone_is_left_alone():
     assert found("PB208", Sign) == []
 
 
-def test_209_whole_numbers_are_a_warning():
+def test_209_integer_input_is_a_warning():
     class Pick(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, index):
@@ -204,7 +204,7 @@ def test_209_whole_numbers_are_a_warning():
     assert message.startswith("after an in-place change of index")
 
 
-def test_209_an_error_comes_before_a_warning():
+def test_209_error_precedes_a_warning():
     class Pick(torch.autograd.Function):
         @staticmethod
         def forward(ctx, index, x):
@@ -221,7 +221,7 @@ def test_209_an_error_comes_before_a_warning():
     assert message.startswith("after an in-place change of x")
 
 
-def test_209_a_sparse_matrix():
+def test_209_sparse_input_is_an_error():
     class Product(torch.autograd.Function):
         @staticmethod
         def forward(ctx, a, x):
@@ -238,7 +238,7 @@ def test_209_a_sparse_matrix():
     assert message.startswith("after an in-place change of a")
 
 
-def test_209_a_copy_may_be_kept():
+def test_209_copy_may_be_saved():
     assert found("PB209", square(lambda ctx, x: ctx.save_for_backward(x.clone()))) == []
 
 
@@ -255,14 +255,14 @@ class Rated(torch.autograd.Function):
         return g * ctx.rate.clamp(min=0.5), None
 
 
-def test_209_that_an_input_without_a_gradient_is_a_tensor_was_our_idea():
+def test_209_guessed_input_without_gradient_is_a_warning():
     ((severity, _),) = found("PB209", Rated, normal(4).requires_grad_(), normal(4, seed=1))
     assert severity == "error"
     guessed = pullback.check(Rated, select="PB209").findings
     assert [f.severity for f in guessed] == ["warning"]
 
 
-def test_210_a_leaf_of_its_own_may_be_used():
+def test_210_leaf_made_in_the_backward_may_be_used():
     class Square(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -296,7 +296,7 @@ class RunsAgain(torch.autograd.Function):
             return torch.autograd.grad(ctx.module(x), x, g)[0], None
 
 
-def test_209_weights_that_the_backward_reads_as_they_are_by_then():
+def test_209_weights_read_again_by_the_backward_are_a_warning():
     module = torch.nn.Linear(3, 3).double()
     before = module.weight.detach().clone()
     for call in ((RunsAgain, normal(2, 3), module), (lambda x: RunsAgain.apply(x, module), normal(2, 3))):
@@ -324,6 +324,6 @@ def stumbles_twice(ctx):
 @pytest.mark.parametrize(
     ("load", "severity"), [(numpys, "warning"), (stumbles_twice, "warning"), (refuses_twice, "info")]
 )
-def test_403_what_the_backward_raises_itself_is_clear_enough(load, severity):
+def test_403_only_an_explicit_refusal_is_an_info(load, severity):
     ((told, _),) = found("PB403", square(lambda ctx, x: ctx.save_for_backward(x), load))
     assert told == severity

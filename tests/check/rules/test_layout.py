@@ -16,7 +16,7 @@ def squared(value, gradient=lambda g, x: 2 * g * x):
     return function(value, gradient)
 
 
-def test_501_a_refusal_of_its_own_is_an_info():
+def test_501_explicit_refusal_is_an_info():
     def value(x):
         if not x.is_contiguous():
             raise ValueError("x must be contiguous")
@@ -27,12 +27,12 @@ def test_501_a_refusal_of_its_own_is_an_info():
     assert message == "with transposed inputs, forward raised ValueError: x must be contiguous"
 
 
-def test_501_the_view_of_a_mistake_is_a_warning():
+def test_501_failing_view_is_a_warning():
     ((severity, _),) = found("PB501", squared(lambda x: x.view(-1).square().view(x.shape)), normal(3, 5))
     assert severity == "warning"
 
 
-def test_501_what_python_does_not_say_is_a_warning():
+def test_501_exception_raised_in_c_is_a_warning():
     def value(x):
         memoryview(x.detach().numpy()).cast("B")  # raises in C: "casts are restricted to C-contiguous views"
         return x * x
@@ -42,7 +42,7 @@ def test_501_what_python_does_not_say_is_a_warning():
     assert "C-contiguous" in message
 
 
-def test_501_arguments_that_are_not_differentiated_have_other_strides_too():
+def test_501_arguments_without_gradient_get_other_strides_too():
     def gather(x, index):
         return x.gather(0, index.as_strided(index.shape, (index.shape[1], 1)))
 
@@ -52,7 +52,7 @@ def test_501_arguments_that_are_not_differentiated_have_other_strides_too():
     assert message.startswith("with transposed inputs output 0 changes")
 
 
-def test_501_a_conjugate_that_is_not_worked_out():
+def test_501_unresolved_conjugate_input_is_a_warning():
     def value(x):
         return torch.view_as_complex(2 * torch.view_as_real(x))
 
@@ -62,7 +62,7 @@ def test_501_a_conjugate_that_is_not_worked_out():
     assert message.startswith("with conjugated inputs, forward raised")
 
 
-def test_502_a_conjugate_that_is_not_worked_out():
+def test_502_unresolved_conjugate_cotangent_is_an_error():
     def gradient(g, x):
         return torch.view_as_complex(2 * torch.view_as_real(g))
 
@@ -72,7 +72,7 @@ def test_502_a_conjugate_that_is_not_worked_out():
     assert message.startswith("with a conjugated cotangent, backward raised")
 
 
-def test_502_an_expanded_cotangent():
+def test_502_expanded_cotangent_is_tried():
     def gradient(g, x):
         return 2 * x * (g if all(g.stride()) else 2 * g)
 
@@ -81,7 +81,7 @@ def test_502_an_expanded_cotangent():
     assert message.startswith("with an expanded cotangent, the gradient of x changes")
 
 
-def test_502_a_cotangent_of_another_batch_order():
+def test_502_batch_transposed_cotangent_is_tried():
     def gradient(g, x):
         return 2 * x * g.view(-1, *g.shape[2:]).view(g.shape)
 
@@ -90,7 +90,7 @@ def test_502_a_cotangent_of_another_batch_order():
     assert message.startswith("with a batch-transposed cotangent, backward raised")
 
 
-def test_503_a_refusal_of_its_own_is_an_info():
+def test_503_explicit_refusal_is_an_info():
     def value(x):
         if not len(x):
             raise ValueError("no rows")
@@ -99,13 +99,13 @@ def test_503_a_refusal_of_its_own_is_an_info():
     assert [severity for severity, _ in found("PB503", squared(value), normal(3, 5))] == ["info"]
 
 
-def test_503_a_shape_of_its_own():
+def test_503_output_of_another_shape_is_a_warning():
     ((severity, message),) = found("PB503", squared(lambda x: x * x if len(x) else x.flatten()), normal(3, 5))
     assert severity == "warning"
     assert message.endswith("the outputs have shapes [(0,)]; those at other sizes call for [(0, 5)]")
 
 
-def test_503_rows_that_depend_on_each_other_are_no_batch():
+def test_503_dependent_rows_are_no_batch():
     def softmax(x):
         return (x - x.amax(0)).exp() / (x - x.amax(0)).exp().sum(0)
 
@@ -114,7 +114,7 @@ def test_503_rows_that_depend_on_each_other_are_no_batch():
     assert (severity, "amax" in message) == ("warning", True)
 
 
-def test_503_the_mean_of_nothing_is_left_alone():
+def test_503_mean_over_an_empty_dimension_is_not_reported():
     class Mean(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -129,20 +129,20 @@ def test_503_the_mean_of_nothing_is_left_alone():
     assert found("PB503", Mean, normal(3, 5)) == []
 
 
-def test_504_raising_at_one():
+def test_504_exception_at_size_one_is_a_warning():
     value = squared(lambda x: x * x.squeeze().unsqueeze(2).squeeze(2))
     ((severity, message),) = found("PB504", value, normal(3, 5))
     assert severity == "warning"
     assert message.startswith("with size 3 -> 1, ")
 
 
-def test_505_another_number_without_dimensions():
+def test_505_other_value_for_a_scalar_is_an_error():
     ((severity, message),) = found("PB505", squared(lambda x: x * x if x.ndim else x + x), normal(5))
     assert severity == "error"
     assert message.startswith("with tensors of no dimension, output 0 is another number than for one element")
 
 
-def test_505_a_wrong_gradient_without_dimensions():
+def test_505_wrong_gradient_for_a_scalar_is_an_error():
     def gradient(g, x):
         return 2 * g * x if x.ndim else g
 
@@ -151,7 +151,7 @@ def test_505_a_wrong_gradient_without_dimensions():
     assert "the gradient of x is another number" in message
 
 
-def test_506_in_the_gradient_alone():
+def test_506_broken_tail_of_the_gradient_is_an_error():
     def gradient(g, x):
         gx = 2 * g * x
         return torch.cat([gx[: len(x) // 32 * 32], 0 * gx[len(x) // 32 * 32 :]]) if len(x) > 32 else gx
@@ -174,7 +174,7 @@ def test_506_in_the_gradient_alone():
     ],
     ids=["position", "all", "only when long", "index", "border", "last of equals", "by blocks"],
 )
-def test_506_what_depends_on_others_or_on_its_place_on_purpose(value):
+def test_506_dependence_on_neighbours_or_position_is_not_reported(value):
     def gradient(g, x):
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
@@ -204,7 +204,7 @@ def cached(key):
     return Ramp
 
 
-def test_507_tells_keys_apart():
+def test_507_incomplete_cache_keys_are_reported():
     def messages(key):
         return [message for _, message in found("PB507", cached(key), normal(5))]
 
@@ -215,7 +215,7 @@ def test_507_tells_keys_apart():
     assert by_dtype.startswith("called with size 5 -> 6 after the example, forward raised RuntimeError")
 
 
-def test_507_a_count_of_calls_is_no_cache():
+def test_507_counter_of_calls_is_no_cache():
     class Counts(torch.autograd.Function):
         calls = 0
 
@@ -232,7 +232,7 @@ def test_507_a_count_of_calls_is_no_cache():
     assert found("PB507", Counts, normal(5)) == [("warning", undecided)]
 
 
-def test_502_rounding_of_a_gradient_that_cancels_is_none():
+def test_502_rounding_of_a_cancelling_gradient_is_not_reported():
     """A projector onto all of space is the identity: its gradient is 0, but for the rounding of 10⁻¹⁵."""
 
     def projected(a):
@@ -247,7 +247,7 @@ def test_502_rounding_of_a_gradient_that_cancels_is_none():
     assert found("PB502", function(projected, gradient), normal(4, 4)) == []
 
 
-def test_506_repeated_rows_that_make_a_matrix_singular_are_no_fault():
+def test_506_singular_matrix_of_repeated_rows_is_not_reported():
     def inverse(a):
         q, r = torch.linalg.qr(a)
         return torch.linalg.solve_triangular(r, q.mT, upper=True)

@@ -40,7 +40,7 @@ def drawing(draw, sign=1):
     return Drawing
 
 
-def test_601_names_the_generator_of_numpy():
+def test_601_message_names_the_numpy_generator():
     noisy = drawing(lambda x: torch.from_numpy(numpy.random.standard_normal(tuple(x.shape))))
     ((severity, message),) = found("PB601", noisy)
     assert severity == "warning"
@@ -48,7 +48,7 @@ def test_601_names_the_generator_of_numpy():
     assert message.endswith("it draws from NumPy's generator, which torch.manual_seed does not set")
 
 
-def test_601_sees_a_backward_with_a_generator_of_its_own():
+def test_601_backward_with_its_own_generator_is_a_warning():
     generator = torch.Generator().manual_seed(0)
     noisy = function(torch.sin, lambda g, x: g * x.cos() * (1 + torch.rand(x.shape, generator=generator)))
     ((severity, message),) = found("PB601", noisy)
@@ -57,13 +57,13 @@ def test_601_sees_a_backward_with_a_generator_of_its_own():
     assert "NumPy" not in message
 
 
-def test_601_a_difference_of_rounding_is_an_info():
+def test_601_difference_within_rounding_is_an_info():
     turns = iter(range(10**6))
     rounding = function(lambda x: x.sin() * (1 + 1e-14 * (next(turns) % 2)), lambda g, x: g * x.cos())
     assert [severity for severity, _ in found("PB601", rounding)] == ["info"]
 
 
-def test_601_the_difference_is_not_held_against_the_function_by_other_rules():
+def test_601_other_rules_are_undecided_about_a_random_function():
     noisy = drawing(lambda x: torch.from_numpy(numpy.random.standard_normal(tuple(x.shape))))
     assert [f.rule for f in pullback.check(noisy, normal(4)).findings] == ["PB601"]
     (undecided,) = pullback.check(noisy, normal(4), ignore="PB6").findings
@@ -71,7 +71,7 @@ def test_601_the_difference_is_not_held_against_the_function_by_other_rules():
     assert undecided.message == "could not be decided: two runs from the same random state differ"
 
 
-def test_601_what_brings_the_process_down_is_not_run_twice_more():
+def test_601_call_that_crashed_is_not_repeated():
     noisy = drawing(lambda x: torch.from_numpy(numpy.random.standard_normal(tuple(x.shape))))
     state = audit_of(noisy, normal(4))
     state.skip = frozenset({"new memory filled with NaN"})
@@ -83,11 +83,11 @@ def test_601_what_brings_the_process_down_is_not_run_twice_more():
 
 
 @pytest.mark.parametrize("draw", [torch.rand_like, lambda x: torch.full_like(x, random.random())])
-def test_601_what_a_seed_repeats_is_right(draw):
+def test_601_draws_that_follow_the_seed_are_not_reported(draw):
     assert found("PB601", drawing(draw)) == []
 
 
-def test_602_a_backward_may_restore_the_state():
+def test_602_backward_may_restore_the_random_state():
     class Dropout(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -103,7 +103,7 @@ def test_602_a_backward_may_restore_the_state():
     assert found("PB602", Dropout, normal(20)) == []
 
 
-def test_602_says_which_is_right_only_if_it_knows():
+def test_602_message_claims_no_right_gradient_it_does_not_know():
     class Dropout(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -144,14 +144,14 @@ def setting(change, restore=lambda: None):
         (lambda: setattr(torch.backends.cudnn, "benchmark", True), "warning", "benchmark (from False to True)"),
     ],
 )
-def test_603_sees_each_setting(change, severity, what):
+def test_603_each_setting_is_detected(change, severity, what):
     ((found_severity, message),) = found("PB603", setting(change))
     assert found_severity == severity
     assert message.startswith("the forward changes ")
     assert what in message
 
 
-def test_603_sees_grad_mode_of_a_callable():
+def test_603_grad_mode_of_a_callable_is_detected():
     def value(x):
         out = x.sin()
         torch.set_grad_enabled(False)
@@ -160,7 +160,7 @@ def test_603_sees_grad_mode_of_a_callable():
     assert found("PB603", value) == [("error", "the forward changes grad mode (from True to False)")]
 
 
-def test_603_sees_the_backward():
+def test_603_change_in_the_backward_is_detected():
     def gradient(g, x):
         torch.manual_seed(0)
         return g * x.cos()
@@ -170,13 +170,13 @@ def test_603_sees_the_backward():
     assert message.startswith("the backward changes the state of torch's")
 
 
-def test_603_writes_no_setting_that_is_as_it_should_be(monkeypatch):
+def test_603_frozen_backend_flags_are_not_written(monkeypatch):
     monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", False)
     assert torch.backends.flags_frozen()
     assert found("PB603", drawing(torch.rand_like)) == []
 
 
-def test_603_to_draw_and_to_restore_is_no_change():
+def test_603_drawing_and_restoring_is_no_change():
     def value(x):
         with torch.random.fork_rng():
             torch.manual_seed(3)
@@ -186,7 +186,7 @@ def test_603_to_draw_and_to_restore_is_no_change():
     assert found("PB603", value) == []
 
 
-def test_604_names_each_call_that_cuts():
+def test_604_message_names_each_call_that_detaches():
     def value(x):
         scale = float(x.abs().max())
         with torch.no_grad():
@@ -200,7 +200,7 @@ def test_604_names_each_call_that_cuts():
     assert "detach in line " in message
 
 
-def test_604_a_gradient_that_is_right_needs_no_explanation():
+def test_604_right_gradient_is_not_reported():
     def value(x):
         largest = x.detach().amax()
         return (x - largest).exp().sum().log() + largest
@@ -208,7 +208,7 @@ def test_604_a_gradient_that_is_right_needs_no_explanation():
     assert found("PB604", value, normal(4).requires_grad_()) == []
 
 
-def test_604_a_cut_that_is_meant_is_none():
+def test_604_intended_detach_is_not_reported():
     def value(x):
         """Round, straight-through."""
         return x + (x.round() - x).detach()
@@ -216,21 +216,21 @@ def test_604_a_cut_that_is_meant_is_none():
     assert found("PB604", value, normal(4).requires_grad_()) == []
 
 
-def test_604_finds_the_line_in_a_backward():
+def test_604_message_names_the_line_in_the_backward():
     cut = function(lambda x: x**3, lambda g, x: g * 3 * x.data**2)
     ((severity, message),) = found("PB604", cut)
     assert severity == "warning"
     assert message.startswith("second derivatives along x are lost in the backward: it leaves the graph by data in")
 
 
-def test_604_what_takes_a_shape_alone_is_no_cut():
+def test_604_use_of_a_shape_is_no_detach():
     cut = function(lambda x: x**3, lambda g, x: torch.zeros_like(x) + g * 3 * x.data**2)
     ((_, message),) = found("PB604", cut)
     assert "data in" in message
     assert "zeros_like" not in message
 
 
-def test_604_a_nested_backward_that_frees_its_graph():
+def test_604_nested_grad_without_create_graph_is_named():
     def gradient(g, x):
         with torch.enable_grad():
             return torch.autograd.grad(x**3, x, g)[0]
@@ -240,7 +240,7 @@ def test_604_a_nested_backward_that_frees_its_graph():
     assert message.startswith("second derivatives along x are lost in the backward: it leaves the graph by grad in")
 
 
-def test_604_the_forward_of_a_function_within_is_no_cut():
+def test_604_forward_of_an_inner_function_is_no_detach():
     wrong = function(torch.sin, lambda g, x: g)
 
     assert found("PB604", lambda x: wrong.apply(x) * 2, normal(4).requires_grad_()) == []

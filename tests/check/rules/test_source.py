@@ -13,12 +13,12 @@ from ..making import Silent
 from ..written import found, op, subject
 
 
-def test_nothing_is_imported(tmp_path):
+def test_static_rules_import_nothing(tmp_path):
     body = op("ctx.x = x; return x", "return g") + "\nraise SystemExit"
     assert len(found("PB804", body, tmp_path)) == 1
 
 
-def test_a_function_that_runs_is_measured_instead(tmp_path):
+def test_runtime_half_replaces_the_static_half(tmp_path):
     one = subject(op("ctx.x = x; return x", "return g"), tmp_path)
     options = Options(select=("PB804",))
     assert audit.static_findings(one, options, runs=True) == []
@@ -38,25 +38,25 @@ def test_a_function_that_runs_is_measured_instead(tmp_path):
         (Options(select=("PB101",)), 0),
     ],
 )
-def test_a_static_half_is_selected_by_its_rule_and_by_its_former_id(tmp_path, options, count):
+def test_static_half_is_selected_by_its_rule_and_by_its_former_id(tmp_path, options, count):
     one = subject(op("ctx.x = x; return x", "return g"), tmp_path)
     found = [finding for finding in audit.static_findings(one, options) if finding.rule == "PB201"]
     assert [(finding.name, finding.alias) for finding in found] == [("tensor-on-ctx", "PB804")] * count
 
 
 @pytest.mark.parametrize("name", ["tensor-on-ctx", "PB201", "tensor-on-ctx-in-source", "PB804"])
-def test_a_static_half_is_allowed_by_any_of_its_names(tmp_path, name):
+def test_static_half_is_allowed_by_any_of_its_names(tmp_path, name):
     body = f"# pullback: allow[{name}] it is released by the caller\n" + op("ctx.x = x; return x", "return g")
     outcome = static_outcome(subject(body, tmp_path), Options(), "it needs a GPU")
     assert ([finding.rule for finding in outcome.findings], outcome.allowed) == (["PB001"], 1)
 
 
-def test_the_name_of_a_static_half_allows_no_error_of_a_run():
+def test_name_of_a_static_half_allows_no_runtime_error():
     finding = Finding("Op", "PB101", "wrong-vjp", "error", "wrong", "")
     assert allow_keys(finding) == ("PB101", "wrong-vjp")
 
 
-def test_the_line_is_that_of_the_match(tmp_path):
+def test_finding_is_at_the_line_of_the_match(tmp_path):
     one = subject(op("y = 1; ctx.x = x; return x", "return g"), tmp_path)
     (finding,) = audit.static_findings(one, Options(select=("PB804",)))
     assert (
@@ -67,7 +67,7 @@ def test_the_line_is_that_of_the_match(tmp_path):
     )
 
 
-def test_801_tells_a_classmethod_from_a_plain_one(tmp_path):
+def test_801_classmethods_and_plain_methods_are_reported(tmp_path):
     body = """
     @classmethod
     def forward(cls, ctx, x):
@@ -97,11 +97,11 @@ def test_801_tells_a_classmethod_from_a_plain_one(tmp_path):
         ("return torch.linalg.solve(g, g)", []),
     ],
 )
-def test_802_knows_what_is_gone(tmp_path, line, severities):
+def test_802_removed_functions_are_errors_and_deprecated_ones_warnings(tmp_path, line, severities):
     assert [severity for severity, _ in found("PB802", op(backward=line), tmp_path)] == severities
 
 
-def test_802_says_of_saved_variables_what_pytorch_does():
+def test_802_pytorch_deprecates_saved_variables():
     class Double(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -119,7 +119,7 @@ def test_802_says_of_saved_variables_what_pytorch_does():
     assert torch.equal(g, torch.full((2,), 2.0))
 
 
-def test_802_leaves_out_what_is_tried(tmp_path):
+def test_802_removed_function_in_a_try_block_is_not_reported(tmp_path):
     tried = """
     @staticmethod
     def backward(ctx, g):
@@ -145,7 +145,7 @@ def test_802_leaves_out_what_is_tried(tmp_path):
         ("def call(Op): return Op()", []),
     ],
 )
-def test_803_sees_instances_of_that_class_alone(tmp_path, after, expected):
+def test_803_only_instances_of_the_class_itself_are_reported(tmp_path, after, expected):
     assert found("PB803", op(), tmp_path, after) == expected
 
 
@@ -160,17 +160,17 @@ def test_803_sees_instances_of_that_class_alone(tmp_path, after, expected):
         ("ctx.x = x; return kernel(x)", "return tuple(g)", None),
     ],
 )
-def test_804_asks_for_proof_that_it_is_a_tensor(tmp_path, forward, backward, what):
+def test_804_context_attribute_must_be_provably_a_tensor(tmp_path, forward, backward, what):
     messages = [message for _, message in found("PB804", op(forward, backward, "x, k"), tmp_path)]
     assert messages == ([] if what is None else [f"the forward keeps {what} outside of save_for_backward"])
 
 
-def test_804_a_number_before_any_number_of_tensors_is_none(tmp_path):
+def test_804_number_before_variadic_tensors_is_not_reported(tmp_path):
     body = op("ctx.k = k; return kernel(x)", "return (None,) + kernel(g)", "k, *x")
     assert found("PB804", body, tmp_path) == []
 
 
-def test_804_reads_setup_context(tmp_path):
+def test_804_setup_context_is_read(tmp_path):
     body = """
     @staticmethod
     def forward(x, k):
@@ -203,7 +203,7 @@ def test_804_reads_setup_context(tmp_path):
         ("x.__len__(); return kernel(x)", 0),
     ],
 )
-def test_805_sees_writes_to_what_gets_a_gradient(tmp_path, forward, count):
+def test_805_writes_to_differentiated_inputs_are_reported(tmp_path, forward, count):
     assert len(found("PB805", op(forward, "return g, None", "x, running"), tmp_path)) == count
 
 
@@ -217,7 +217,7 @@ def test_805_sees_writes_to_what_gets_a_gradient(tmp_path, forward, count):
         ("gx = g * 2; gx.mul_(2); return gx", None),
     ],
 )
-def test_806_sees_writes_to_what_belongs_to_others(tmp_path, backward, what):
+def test_806_writes_to_cotangents_and_saved_tensors_are_reported(tmp_path, backward, what):
     messages = [message for _, message in found("PB806", op(backward=backward), tmp_path)]
     assert messages == ([] if what is None else [f"the backward changes {what}"])
 
@@ -233,5 +233,5 @@ def test_806_sees_writes_to_what_belongs_to_others(tmp_path, backward, what):
         ("y = x.data * 2; return kernel(y)", 0),
     ],
 )
-def test_807_sees_writes_that_are_not_counted(tmp_path, forward, count):
+def test_807_writes_that_bypass_the_version_counter_are_reported(tmp_path, forward, count):
     assert len(found("PB807", op(forward, "return g, None", "x, running"), tmp_path)) == count

@@ -16,7 +16,7 @@ from ..written import found, op
         ("return kernel(g)", 0),
     ],
 )
-def test_808_sees_what_leaves_the_graph(tmp_path, backward, count):
+def test_808_values_that_leave_the_graph_are_reported(tmp_path, backward, count):
     body = op(backward=backward)
     assert len(found("PB808", body, tmp_path)) == count
     once = body.replace("@staticmethod\ndef backward", "@staticmethod\n@once_differentiable\ndef backward")
@@ -37,7 +37,7 @@ def test_808_sees_what_leaves_the_graph(tmp_path, backward, count):
         ("\n    if ctx.a:\n        y = ctx.saved_tensors[0]\n        return y * ctx.saved_tensors[0]\n    return g", 1),
     ],
 )
-def test_809_counts_reads_on_one_way(tmp_path, backward, count):
+def test_809_reads_are_counted_along_one_path(tmp_path, backward, count):
     assert len(found("PB809", op(backward=backward), tmp_path)) == count
 
 
@@ -51,7 +51,7 @@ def test_809_counts_reads_on_one_way(tmp_path, backward, count):
         ("scale = x.max(); return kernel(x)", "return g * scale", None),
     ],
 )
-def test_810_sees_what_calls_share(tmp_path, forward, backward, what):
+def test_810_state_shared_by_calls_is_reported(tmp_path, forward, backward, what):
     messages = [message for _, message in found("PB810", op(forward, backward), tmp_path)]
     expected = f"the forward assigns {what}, which every call shares, and the backward reads it"
     assert messages == ([] if what is None else [expected])
@@ -67,7 +67,7 @@ def test_810_sees_what_calls_share(tmp_path, forward, backward, what):
         ("return torch.randomize(g)", 0),
     ],
 )
-def test_811_sees_draws(tmp_path, backward, count):
+def test_811_random_draws_are_reported(tmp_path, backward, count):
     assert len(found("PB811", op(backward=backward), tmp_path)) == count
 
 
@@ -82,7 +82,7 @@ def test_811_sees_draws(tmp_path, backward, count):
         ("gx = zeros(); gx[0] += g; return gx", 0),
     ],
 )
-def test_812_sees_sums_that_lose_terms(tmp_path, backward, count):
+def test_812_accumulation_that_loses_terms_is_reported(tmp_path, backward, count):
     assert len(found("PB812", op(backward=backward), tmp_path)) == count
 
 
@@ -98,7 +98,7 @@ def test_812_sees_sums_that_lose_terms(tmp_path, backward, count):
         ("return g + torch.zeros(())", 0),
     ],
 )
-def test_813_sees_tensors_on_the_default_device(tmp_path, backward, count):
+def test_813_tensors_on_the_default_device_are_reported(tmp_path, backward, count):
     assert len(found("PB813", op(backward=backward), tmp_path)) == count
 
 
@@ -112,7 +112,7 @@ def test_813_sees_tensors_on_the_default_device(tmp_path, backward, count):
         ("pass", "return a + b", 0),
     ],
 )
-def test_814_asks_whether_none_is_tested(tmp_path, line, backward, count):
+def test_814_unchecked_undefined_cotangent_is_reported(tmp_path, line, backward, count):
     body = op(f"{line}; return x, x", backward).replace("ctx, g)", "ctx, a, b)")
     assert len(found("PB814", body, tmp_path)) == count
 
@@ -126,7 +126,7 @@ def test_814_asks_whether_none_is_tested(tmp_path, line, backward, count):
         ("return torch.autograd.grad(ctx.out, ctx.x, g, retain_graph=False)[0]", 0),
     ],
 )
-def test_815_sees_graphs_that_are_kept(tmp_path, backward, count):
+def test_815_retained_graphs_are_reported(tmp_path, backward, count):
     assert len(found("PB815", op(backward=backward), tmp_path)) == count
 
 
@@ -141,5 +141,5 @@ def test_815_sees_graphs_that_are_kept(tmp_path, backward, count):
         ("return (g,)", 1),
     ],
 )
-def test_103_counts_gradients_in_the_source(tmp_path, backward, count):
+def test_103_returned_gradients_are_counted_in_the_source(tmp_path, backward, count):
     assert len(found("PB103", op(backward=backward, arguments="x, y"), tmp_path)) == count

@@ -58,7 +58,7 @@ class Wrong(Function):
 
 
 @in_new
-def test_a_class_at_the_top_of_a_module():
+def test_module_level_class():
     report = pullback.check(Wrong, normal(3), select=("PB1", "PB4", "PB8"))
     (error,) = [f for f in report.findings if f.severity == "error"]
     assert error.rule == "PB101"
@@ -67,7 +67,7 @@ def test_a_class_at_the_top_of_a_module():
 
 
 @in_new
-def test_a_closure_and_its_example():
+def test_closure_and_its_example():
     factor = normal(3)
     (subject,) = pullback.check(lambda x: factor * x, normal(3), select="PB1").subjects
     assert subject.status == "ok"
@@ -76,7 +76,7 @@ def test_a_closure_and_its_example():
 
 
 @in_new
-def test_an_op_that_no_import_leads_to():
+def test_op_without_an_import_path():
     op = pullback.function(lambda x: x * x)
     op.vjp(lambda g, out, x: 3 * g * x)
     assert [f.severity for f in pullback.check(op, normal(3), select="PB101").findings] == ["error"]
@@ -85,7 +85,7 @@ def test_an_op_that_no_import_leads_to():
 
 
 @in_new
-def test_what_the_command_line_names(tmp_path, monkeypatch):
+def test_target_of_the_command_line(tmp_path, monkeypatch):
     text = f"import torch\nfrom torch.autograd import Function\n\n{inspect.getsource(Wrong)}"
     (tmp_path / "ops.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -93,7 +93,7 @@ def test_what_the_command_line_names(tmp_path, monkeypatch):
 
 
 @in_new
-def test_a_module():
+def test_module_as_target():
     with pytest.raises(TargetError):
         pullback.check(textwrap)
     report = pullback.check(sys.modules[__name__], select="PB101")
@@ -102,7 +102,7 @@ def test_a_module():
 
 
 @in_new
-def test_a_function_that_crashes():
+def test_crashing_function_is_reported():
     def dies(x):
         os.kill(os.getpid(), 11)
         return x
@@ -112,7 +112,7 @@ def test_a_function_that_crashes():
 
 
 @in_new
-def test_what_cannot_travel_is_audited_in_this_process():
+def test_unpicklable_function_is_audited_in_this_process():
     lock = threading.Lock()
     wrong = function(lambda x: x.sin() + lock.locked(), lambda g, x: g * x.sin())
     torch.manual_seed(0)
@@ -126,7 +126,7 @@ def test_what_cannot_travel_is_audited_in_this_process():
 
 
 @in_new
-def test_an_example_on_another_device_is_refused():
+def test_example_on_another_device_is_refused():
     with pytest.raises(OptionError, match="the example is on meta, where tensors have no values"):
         pullback.check(Wrong, torch.ones(3, device="meta"))
 
@@ -146,7 +146,7 @@ class InAThread(Function):
         return 2 * g
 
 
-def test_what_waits_for_a_thread_of_the_program_is_audited_in_a_new_interpreter():
+def test_function_that_waits_for_a_thread_runs_in_a_new_interpreter():
     assert POOL.submit(int).result() == 0  # the thread is there, and in no fork
     example = [((normal(3),), {})]
     limits = Limits(silence=2.0, total=60.0)
@@ -162,26 +162,26 @@ def ends_forks(x):
     return 2 * x
 
 
-def test_what_refuses_to_run_in_a_fork_is_audited_in_a_new_interpreter(monkeypatch):
+def test_function_that_refuses_to_fork_runs_in_a_new_interpreter(monkeypatch):
     monkeypatch.setitem(sys.modules, "fork", sys)  # which a new interpreter does not have
     (subject,) = pullback.check(ends_forks, normal(3), select="PB1").subjects
     assert subject.status == "ok"
 
 
 @in_new
-def test_a_program_that_is_watched():
+def test_watched_program():
     with pullback.watch(select="PB101", show=str) as watched:
         Wrong.apply(normal(3).requires_grad_()).sum().backward()
     assert [f.rule for f in watched.report.findings] == ["PB101"]
 
 
-def test_a_fork_is_clean_here_and_is_not_where_cuda_is_in_use(monkeypatch):
+def test_fork_is_unclean_once_cuda_is_initialised(monkeypatch):
     assert fork_is_clean()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert not fork_is_clean()
 
 
-def test_source_without_a_file_travels_along():
+def test_source_without_a_file_is_sent_along():
     fresh.linecache.cache["<cell>"] = (3, None, ["a\n"], "<cell>")
     try:
         assert fresh._sources_without_file()["<cell>"][2] == ["a\n"]
@@ -191,7 +191,7 @@ def test_source_without_a_file_travels_along():
 
 
 @in_new
-def test_a_module_whose_file_no_import_finds(tmp_path):
+def test_module_whose_file_is_not_importable(tmp_path):
     """A plug-in system loads such files, and puts them where imports look first."""
     text = f"import torch\nfrom torch.autograd import Function\n\n{inspect.getsource(Wrong)}"
     module = import_source(text, tmp_path, "plugged_in")
@@ -199,7 +199,7 @@ def test_a_module_whose_file_no_import_finds(tmp_path):
 
 
 @in_new
-def test_a_class_in_a_function_of_a_module_has_its_source_there():
+def test_local_class_keeps_its_source():
     class Unrecorded(Wrong):
         @staticmethod
         @torch.no_grad()
@@ -212,14 +212,14 @@ def test_a_class_in_a_function_of_a_module_has_its_source_there():
 
 
 @in_new
-def test_settings_of_pytorch_in_a_closure():
+def test_backend_settings_in_a_closure():
     cudnn = torch.backends.cudnn
     (subject,) = pullback.check(lambda x: x * (2 if cudnn.benchmark else 3), normal(3), select="PB101").subjects
     assert subject.status == "ok"
 
 
 @in_new
-def test_what_the_program_has_changed_since_the_import_travels_along(tmp_path, monkeypatch):
+def test_changes_to_an_imported_module_are_sent_along(tmp_path, monkeypatch):
     text = "from torch.autograd import Function\n\nFACTOR = 2.0\n\n\n" + inspect.getsource(Scaled)
     (tmp_path / "scaled_ops.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -265,7 +265,7 @@ class Normed(torch.nn.Module):
 
 
 @in_new
-def test_the_model_of_the_program_is_as_it_was_after_an_audit_in_this_process():
+def test_model_is_restored_after_an_audit_in_this_process():
     module = Normed()
     module(normal(5, 2)).sum().backward()
     before = copy.deepcopy([*module.norm.state_dict().values(), module.norm.weight.grad])
@@ -282,7 +282,7 @@ def test_the_model_of_the_program_is_as_it_was_after_an_audit_in_this_process():
 @pytest.mark.parametrize(
     "setting", ["signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "[os.close(fd) for fd in (0, 1, 2)]"]
 )
-def test_programs_that_ignore_their_children_or_have_no_streams(setting, tmp_path):
+def test_programs_that_ignore_sigchld_or_close_their_streams(setting, tmp_path):
     program = f"""
 import os, signal, sys
 from pathlib import Path

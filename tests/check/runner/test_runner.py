@@ -211,7 +211,7 @@ def rules(outcome):
     return [finding.rule for finding in outcome.findings]
 
 
-def test_a_crash_is_reported_and_the_other_rules_still_run(outcome):
+def test_crash_is_reported_and_other_rules_still_run(outcome):
     crashed = outcome(segfaults)
     assert rules(crashed) == ["PB002", "PB002", "PB103"]
     first = crashed.findings[0]
@@ -224,27 +224,27 @@ def test_a_crash_is_reported_and_the_other_rules_still_run(outcome):
     assert "string_at" in first.evidence.got, "the Python traceback of the crash"
 
 
-def test_an_endless_loop_is_cut_short(outcome):
+def test_endless_loop_is_stopped(outcome):
     looped = outcome(loops)
     assert rules(looped) == ["PB003"]
     assert "1 s on an endless case" in looped.findings[0].message
     assert looped.result.cases == 1, "the second process got to the end"
 
 
-def test_an_exit_is_reported(outcome):
+def test_exit_is_reported(outcome):
     exited = outcome(exits)
     assert rules(exited) == ["PB004"]
     assert "exit status 3 on a case" in exited.findings[0].message
 
 
-def test_sys_exit_before_the_first_rule_is_not_tried_again(outcome):
+def test_sys_exit_before_the_first_rule_is_not_retried(outcome):
     exited = outcome(calls_sys_exit)
     assert rules(exited) == ["PB004"]
     assert "exit status 1 while getting example inputs" in exited.findings[0].message
     assert exited.result.cases == 0
 
 
-def test_a_kill_that_was_not_ours_is_memory_running_out(outcome):
+def test_external_kill_counts_as_out_of_memory(outcome):
     assert rules(outcome(is_killed)) == ["PB005"]
     assert rules(outcome(throws_bad_alloc)) == ["PB005"]
 
@@ -253,12 +253,12 @@ def test_memory_is_limited(outcome):
     assert outcome(allocates).findings == ()
 
 
-def test_what_is_printed_goes_nowhere(outcome, capfd):
+def test_output_of_the_function_is_discarded(outcome, capfd):
     assert outcome(prints).result.status == "ok"
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_bug_of_ours_is_told_as_one(outcome):
+def test_internal_error_is_reported_as_a_bug_of_pullback(outcome):
     broken = outcome(breaks)
     assert rules(broken) == ["PB001"]
     assert "KeyError: 'our own mistake' (test_runner.py:" in broken.findings[0].message
@@ -270,43 +270,43 @@ def test_attempts_are_limited(outcome):
     assert len(outcome(always_dies_in_new_places).findings) == LIMITS.attempts
 
 
-def test_the_same_death_twice_is_one_finding(outcome):
+def test_repeated_crash_is_one_finding(outcome):
     assert sorted(rules(outcome(dies_in_what_is_skipped))) == ["PB002", "PB101"]
 
 
-def test_a_child_is_cut_off_from_its_parent(outcome):
+def test_child_process_is_isolated_from_its_parent(outcome):
     (finding,) = outcome(reads_settings).findings
     assert finding.message == repr({"threads": 1, "core": 0, "stdin": b"", "leader": True, "grad": True})
 
 
-def test_a_process_that_the_function_forked_has_no_say(outcome):
+def test_forked_grandchild_cannot_report(outcome):
     assert outcome(forks_in_passing).findings == ()
 
 
-def test_processes_that_the_function_started_end_with_it(outcome):
+def test_processes_started_by_the_function_are_ended(outcome):
     assert outcome(leaves_a_process).result.status == "ok"
     assert not running(f"sleep 1000.{os.getpid()}")
 
 
-def test_a_function_may_set_the_number_of_threads_after_this_process_ran_on_several():
+def test_function_may_set_threads_after_the_parent_used_several():
     runs_on_threads(None, ())
     torch.set_num_threads(1)
     (outcome,) = run_subjects([subject(runs_on_threads)], Options(), lambda _: None, limits=LIMITS)
     assert rules(outcome) == []
 
 
-def test_a_sound_function_is_ok(outcome):
+def test_sound_function_is_ok(outcome):
     assert outcome(is_sound).result.status == "ok"
     assert outcome(is_sound).result.cases == 1
 
 
-def test_a_subject_without_target_is_unaudited(outcome):
+def test_subject_without_target_is_unaudited(outcome):
     (finding,) = outcome(None).findings
     assert finding.rule == "PB001"
     assert "why not" in finding.message
 
 
-def test_one_that_lives_on_and_on_is_stopped():
+def test_total_time_limit_stops_the_audit():
     limits = Limits(silence=5.0, total=0.5)
     (late,) = run_subjects([subject(is_alive_but_late)], Options(), lambda _: None, limits=limits)
     assert rules(late) == ["PB003"]
@@ -314,7 +314,7 @@ def test_one_that_lives_on_and_on_is_stopped():
     assert "stopped after 0.5 s on a slow case" in late.findings[0].message
 
 
-def test_ignored_deaths_are_not_told():
+def test_ignored_crash_is_not_reported():
     (died,) = run_subjects([subject(segfaults)], Options(ignore=("PB002",)), lambda _: None, limits=LIMITS)
     assert rules(died) == ["PB103"]
 
@@ -333,7 +333,7 @@ def children():
     return set(shown.read_text().split()) if shown.exists() else set()
 
 
-def test_ctrl_c_ends_the_children_and_is_raised():
+def test_ctrl_c_ends_the_children_and_propagates():
     started = []
 
     def interrupt():
@@ -353,7 +353,7 @@ def test_ctrl_c_ends_the_children_and_is_raised():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent has died")
-def test_nothing_survives_a_parent_that_is_killed(tmp_path: Path):
+def test_children_end_with_a_killed_parent(tmp_path: Path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import time\n"
@@ -372,7 +372,7 @@ def test_nothing_survives_a_parent_that_is_killed(tmp_path: Path):
     )
 
 
-def test_a_warning_about_forking_is_no_error(monkeypatch):
+def test_fork_warning_is_no_error(monkeypatch):
     fork = os.fork
 
     def warns():
@@ -384,13 +384,13 @@ def test_a_warning_about_forking_is_no_error(monkeypatch):
     assert outcome.result.status == "ok"
 
 
-def test_no_fork_is_refused(monkeypatch):
+def test_missing_fork_is_an_error(monkeypatch):
     monkeypatch.delattr(os, "fork")
     with pytest.raises(RunnerError, match="lacks"):
         run_subjects([], Options(), lambda _: None)
 
 
-def test_a_refused_fork_is_told(monkeypatch):
+def test_failing_fork_is_an_error(monkeypatch):
     def fork():
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -412,29 +412,29 @@ def eventually(condition):
     return True
 
 
-def test_a_guess_that_does_not_return_accuses_nobody(outcome):
+def test_guess_that_hangs_is_inconclusive(outcome):
     (finding,) = outcome(hangs_on_a_guess).findings
     assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
     assert "while a guessed call, x: float64(3,)" in finding.message
 
 
-def test_what_waits_as_for_a_thread_accuses_nobody(outcome):
+def test_function_that_waits_for_a_thread_is_inconclusive(outcome):
     (finding,) = outcome(waits).findings
     assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
     assert "Nothing came back for 3 s" in finding.message, "three times what is allowed to one that works"
     assert "as for a thread, which a forked process has not" in finding.message
 
 
-def test_a_variant_that_does_not_return_is_a_warning(outcome):
+def test_variant_that_hangs_is_a_warning(outcome):
     (finding,) = outcome(loops_on_a_variant).findings
     assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
 
 
-def test_an_endless_loop_on_the_example_is_an_error(outcome):
+def test_example_that_hangs_is_an_error(outcome):
     assert outcome(loops).findings[0].severity == "error"
 
 
-def test_a_call_that_comes_back_the_second_time_accuses_nobody(outcome):
+def test_hang_that_does_not_repeat_is_a_warning(outcome):
     looped = outcome(loops_once)
     (finding,) = looped.findings
     assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
@@ -453,6 +453,6 @@ def test_a_call_that_comes_back_the_second_time_accuses_nobody(outcome):
         ("silent", "PB503", "x: float64(0,) [size 3 -> 0]", "warning"),
     ],
 )
-def test_how_grave_it_is_that_a_process_ends(cause, rule, what, severity):
+def test_severity_of_a_process_that_ended(cause, rule, what, severity):
     death = Death(cause, signal.SIGSEGV if cause == "signal" else 0, "", 1.0, 1.0)
     assert process_finding(subject(is_sound), death, AuditStep(rule, what), 10.0).severity == severity

@@ -45,30 +45,30 @@ def why(target):
     return next(finding.message for finding in outcome.findings if finding.rule == "PB001")
 
 
-def test_subjects_are_listed_without_being_audited(target):
+def test_subjects_are_listed_without_an_audit(target):
     (listed,) = list_subjects(target())
     assert (listed.name, listed.kind, listed.location) == ("Shift", "function", Location("ops.py", 5))
 
 
-def test_an_import_that_exits_leaves_the_source(target):
+def test_import_that_exits_falls_back_to_the_source(target):
     assert "exit status 3: bye" in why(target("import os\nprint('bye', flush=True)\nos._exit(3)"))
 
 
-def test_an_import_that_never_ends_is_cut_short(target, monkeypatch):
+def test_import_that_hangs_is_stopped(target, monkeypatch):
     monkeypatch.setattr(TargetTask, "silence", 0.5)
     monkeypatch.setattr(targets, "_IMPORT_SILENCE", 0.5)
     assert "importing it did not get on for 0.5 s" in why(target("while True: pass"))
     assert "importing it did not get on for 1.5 s" in why(target("import time\ntime.sleep(100)"))
 
 
-def test_an_import_that_dies_and_leaves_nothing_is_refused(tmp_path, monkeypatch):
+def test_import_that_exits_without_functions_is_refused(tmp_path, monkeypatch):
     (tmp_path / "dies.py").write_text("import os\nos._exit(3)")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TargetError, match="exit status 3"):
         audit_targets(["dies.py"], Options(), loader(None))
 
 
-def test_what_was_not_audited_when_the_process_died_is_told(target):
+def test_functions_left_when_the_process_ended_are_unaudited(target):
     file = target()
     plan = TargetPlan(file, partial(discover.discover, file), loader(None), Options())
     task = TargetTask(plan, partial(discover.static_subjects, file))
@@ -80,7 +80,7 @@ def test_what_was_not_audited_when_the_process_died_is_told(target):
     assert "auditing it ended with SIGKILL (Killed)" in finding.message
 
 
-def test_a_bug_of_ours_is_told_in_one_line(target, monkeypatch):
+def test_internal_error_is_one_line(target, monkeypatch):
     def discover(target):
         raise KeyError("oops")
 
@@ -89,7 +89,7 @@ def test_a_bug_of_ours_is_told_in_one_line(target, monkeypatch):
         audit_targets([target()], Options(), loader(None))
 
 
-def test_only_the_chosen_are_audited_and_progress_is_told(target):
+def test_only_selected_subjects_are_audited_with_progress(target):
     name = target(FUNCTION.replace("Shift", "Other"))
     seen = []
     outcomes = audit_targets(
@@ -104,14 +104,14 @@ def test_only_the_chosen_are_audited_and_progress_is_told(target):
     assert (0, 1, "PB102 of Other") in seen
 
 
-def test_user_code_never_runs_here(target):
+def test_user_code_never_runs_in_this_process(target):
     name = target(f"import os\nassert os.getpid() != {os.getpid()}")
     (outcome,) = audit_targets([name], Options(select=("PB102",)), loader(None))
     assert outcome.result.status == "ok"
 
 
 @pytest.mark.parametrize(("jobs", "at_once"), [(1, 1), (3, 3)])
-def test_as_many_at_once_as_was_asked_for(jobs, at_once, target, monkeypatch):
+def test_number_of_jobs_is_that_of_the_option(jobs, at_once, target, monkeypatch):
     plans = []
     monkeypatch.setattr(targets, "_carried_out", lambda given, *rest: plans.extend(given) or [])
     audit_targets([target()], Options(jobs=jobs), loader(None))

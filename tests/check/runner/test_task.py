@@ -44,12 +44,12 @@ def audited(folder, monkeypatch, gradient):
     return [f for f in pullback.check("slips.py:Slip", select="PB101").findings if f.rule == "PB101"]
 
 
-def test_what_is_shown_again_is_an_error(tmp_path, monkeypatch):
+def test_reproduced_finding_is_an_error(tmp_path, monkeypatch):
     (finding,) = audited(tmp_path, monkeypatch, "g * x.sin()")
     assert finding.severity == "error"
 
 
-def test_what_happens_only_after_other_calls_is_a_warning(tmp_path, monkeypatch):
+def test_finding_that_needs_earlier_calls_is_a_warning(tmp_path, monkeypatch):
     after = "g * x.cos() * (2 if len(calls) > 3 else 1) if calls.append(1) is None else None"
     finding, *_ = audited(tmp_path, monkeypatch, f"{after}\n\ncalls = []")
     assert (finding.severity, finding.verdict) == ("warning", "inconclusive")
@@ -66,11 +66,11 @@ def test_what_happens_only_after_other_calls_is_a_warning(tmp_path, monkeypatch)
         ("import no_such_module", "it raised ModuleNotFoundError: No module named 'no_such_module'"),
     ],
 )
-def test_a_reproduction_is_held_against_the_numbers(code, said):
+def test_reproduction_must_print_the_numbers_of_the_finding(code, said):
     assert complaint(replace(SHOWN, reproduce=code)) == said
 
 
-def test_a_reproduction_is_held_against_what_is_raised():
+def test_reproduction_must_raise_the_reported_exception():
     told = replace(SHOWN, message="backward raised ValueError: no such size", evidence=None)
     assert complaint(replace(told, reproduce="raise ValueError('no such size')")) == ""
     assert complaint(replace(told, reproduce="pass")) == "it did not raise"
@@ -86,18 +86,18 @@ def test_a_reproduction_is_held_against_what_is_raised():
         "# ... stands for config, of type Config, which has no literal",
     ],
 )
-def test_a_reproduction_that_is_not_the_case_itself_is_not_run(line):
+def test_incomplete_reproduction_is_not_run(line):
     assert can_replay(SHOWN, may_run_files=False)
     assert not can_replay(replace(SHOWN, reproduce=f"{line}\n{SHOWN.reproduce}"), may_run_files=True)
 
 
-def test_the_file_of_a_program_that_asks_for_an_audit_is_not_run_again():
+def test_script_that_requests_the_audit_is_not_run_again():
     runs = replace(SHOWN, reproduce=f'import runpy\nfn = runpy.run_path("f.py")["f"]\n{SHOWN.reproduce}')
     assert can_replay(runs, may_run_files=True)
     assert not can_replay(runs, may_run_files=False)
 
 
-def test_what_is_not_an_error_is_not_run():
+def test_warning_is_not_replayed():
     assert not can_replay(unshown(SHOWN, "why"), may_run_files=True)
 
 
@@ -119,7 +119,7 @@ class Endless(torch.autograd.Function):
 """
 
 
-def test_a_hang_has_to_happen_in_a_python_that_was_not_forked():
+def test_hang_must_repeat_in_a_new_interpreter():
     beats = []
     assert not hangs(CALL, 60, lambda: beats.append(1))
     assert beats
@@ -157,7 +157,7 @@ class Crashes(torch.autograd.Function):
         pytest.param("len(x) == 11 and 7 in calls", "warning", id="after a variant"),
     ],
 )
-def test_a_crash_is_an_error_if_its_call_crashes_alone(tmp_path, monkeypatch, when, severity):
+def test_crash_is_an_error_if_its_call_alone_crashes(tmp_path, monkeypatch, when, severity):
     (tmp_path / "crashes.py").write_text(CRASHES.format(when=when))
     monkeypatch.chdir(tmp_path)
     report = pullback.check("crashes.py:Crashes", torch.randn(3, 4, dtype=torch.float64), select="PB101,PB104,PB504")
@@ -212,7 +212,7 @@ class Remembers(torch.autograd.Function):
 """
 
 
-def test_a_crash_on_what_an_object_may_not_be_made_for_is_one_warning(tmp_path, monkeypatch):
+def test_crash_on_a_size_an_object_may_not_support_is_one_warning(tmp_path, monkeypatch):
     (tmp_path / "of_rows.py").write_text(OF_ROWS)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("of_rows")
@@ -222,7 +222,7 @@ def test_a_crash_on_what_an_object_may_not_be_made_for_is_one_warning(tmp_path, 
     assert "if that fits]. It may be an invalid call." in crash.message
 
 
-def test_what_does_not_run_again_is_told(tmp_path, monkeypatch):
+def test_example_that_does_not_run_twice_is_reported(tmp_path, monkeypatch):
     (tmp_path / "remembers.py").write_text(OF_ROWS)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("remembers")

@@ -35,13 +35,13 @@ class PowerOf(Function):
         return g * x, None  # right for none but 2, and twice too small then
 
 
-def test_a_function_class():
+def test_function_class_is_checked():
     report = check(Sine, X, select="PB101", budget=1)
     assert [subject.name for subject in report.subjects] == ["Sine"]
     assert report.ok
 
 
-def test_a_class_made_in_a_function_and_a_callable():
+def test_local_class_and_callable_are_checked():
     class Local(Sine):
         @staticmethod
         def backward(ctx, g):
@@ -52,7 +52,7 @@ def test_a_class_made_in_a_function_and_a_callable():
     assert check(lambda x: x.exp(), X, select="PB101", budget=1).ok
 
 
-def test_a_module():
+def test_module_is_checked():
     module = types.ModuleType("made_here")
     Sine.__module__, before = "made_here", Sine.__module__
     module.Sine = Sine
@@ -63,7 +63,7 @@ def test_a_module():
     assert [subject.name for subject in report.subjects] == ["Sine"]
 
 
-def test_a_string_takes_inputs_too(tmp_path, monkeypatch):
+def test_string_target_accepts_inputs(tmp_path, monkeypatch):
     (tmp_path / "ops.py").write_text("def double(x, by=2):\n    assert x.shape == (2,)\n    return by * x\n")
     monkeypatch.chdir(tmp_path)
     report = check("ops.py:double", X, select="PB101", budget=1)
@@ -71,19 +71,19 @@ def test_a_string_takes_inputs_too(tmp_path, monkeypatch):
     assert report.subjects[0].cases > 0
 
 
-def test_it_works_where_gradients_are_off():
+def test_check_works_under_no_grad_and_inference_mode():
     with torch.no_grad():
         assert not check(PowerOf, X, select="PB101", budget=1).ok
     with torch.inference_mode():
         assert not check(PowerOf, torch.ones(2), select="PB101", budget=1).ok
 
 
-def test_what_cannot_be_audited_is_refused():
+def test_unauditable_objects_are_refused():
     for target in (3, None, torch.nn.Linear):
         with pytest.raises(TargetError):
             check(target)
 
 
-def test_an_unknown_option_is_refused():
+def test_unknown_option_is_refused():
     with pytest.raises(OptionError, match="no option 'inputs'; there are kwargs, select"):
         check(Sine, inputs=(X,))

@@ -39,14 +39,14 @@ def found(events):
     return [(f.rule, f.severity, f.verdict) for f in events.findings]
 
 
-def test_a_right_function_is_clean():
+def test_right_function_is_clean():
     events, end = run(sine, normal(3))
     assert events.findings == []
     assert end.cases > 20
     assert end.allowed == 0
 
 
-def test_a_wrong_one_is_not():
+def test_wrong_function_is_an_error():
     events, _ = run(slip, normal(3))
     assert ("PB101", "error", "wrong") in found(events)
     (wrong,) = [f for f in events.findings if f.rule == "PB101"]
@@ -77,7 +77,7 @@ def sleepy(x):
     return x.sin()
 
 
-def test_the_budget_leaves_every_contract_rule():
+def test_small_budget_still_runs_every_contract_rule():
     options = Options(budget=1)
     events, _ = run(function(slow, lambda g, x: g * x.cos()), normal(3), options=options)
     ran = {rule for rule, _, _ in events.steps}
@@ -91,7 +91,7 @@ def test_the_budget_leaves_every_contract_rule():
     assert (told.severity, told.verdict) == ("info", "inconclusive")
 
 
-def test_what_is_cheap_comes_before_the_variants_and_what_takes_long_after_them():
+def test_cheap_rules_precede_the_variants_and_slow_rules_follow():
     events, _ = run(sine, normal(3), options=Options(budget=60.0))
     variants = [i for i, (rule, what, _) in enumerate(events.steps) if rule == "PB1" and what.startswith("x: ")]
     first, last = variants[0], variants[-1]
@@ -101,7 +101,7 @@ def test_what_is_cheap_comes_before_the_variants_and_what_takes_long_after_them(
     assert [rule for rule, _ in itertools.groupby(events.steps, key=lambda step: step[0])].count("PB101") == 2
 
 
-def test_a_slow_function_is_not_compared_on_variants_beyond_the_budget():
+def test_slow_function_has_no_variants_compared_beyond_the_budget():
     def staircase(x):
         work(1e-3)
         return x.round()
@@ -111,12 +111,12 @@ def test_a_slow_function_is_not_compared_on_variants_beyond_the_budget():
     assert [what for rule, what, _ in events.steps if rule == "PB1" and what.startswith("x: ")] == []
 
 
-def test_a_function_that_only_waits_uses_up_its_budget_too():
+def test_sleeping_function_uses_up_its_budget():
     events, _ = run(function(sleepy, lambda g, x: g * x.cos()), normal(3), options=Options(budget=0.3))
     assert any(f.rule == "PB006" for f in events.findings)
 
 
-def test_a_busy_machine_leaves_no_rule_out(monkeypatch):
+def test_busy_machine_skips_no_rule(monkeypatch):
     target = function(torch.sin, lambda g, x: g * x.cos())
     clock = Stopwatch()
     run(target, normal(3), options=Options(select=("PB1", "PB2"), budget=60.0))
@@ -127,12 +127,12 @@ def test_a_busy_machine_leaves_no_rule_out(monkeypatch):
     assert not any(f.rule == "PB006" for f in events.findings)
 
 
-def test_without_time_the_contract_is_still_checked():
+def test_contract_is_checked_without_any_budget():
     events, _ = run(slip, normal(3), options=Options(select=("PB101",), budget=1e-6))
     assert ("PB101", "error", "wrong") in found(events)
 
 
-def test_the_same_seed_finds_the_same():
+def test_same_seed_gives_the_same_findings():
     def findings(seed):
         events, _ = run(slip, options=Options(select=("PB1", "PB401"), seed=seed))
         return [finding_to_dict(f) for f in events.findings]
@@ -180,7 +180,7 @@ class Op(torch.autograd.Function):
 """
 
 
-def test_what_cannot_be_had_alive_is_judged_by_its_source(tmp_path):
+def test_function_that_does_not_import_is_checked_by_its_source(tmp_path):
     live = subject_of(import_source(STATIC, tmp_path, "static_only").Op)
     dead = replace(live, target=None, why_unaudited="the file does not import")
     events, end = run(dead, options=Options())
@@ -193,7 +193,7 @@ def test_what_cannot_be_had_alive_is_judged_by_its_source(tmp_path):
     assert static_findings(dead, Options(ignore=("PB103",))) == []
 
 
-def test_a_rule_names_the_variant_that_it_calls():
+def test_step_names_the_variant_that_is_called():
     class Doubles(Function):
         @staticmethod
         def forward(ctx, x):
@@ -212,7 +212,7 @@ def test_a_rule_names_the_variant_that_it_calls():
     assert "x: float64(0, 5) [size 3 -> 0]" in told
 
 
-def test_rules_and_cases_to_skip():
+def test_skipped_rules_and_cases_do_not_run():
     events, _ = run(slip, normal(3), skip=frozenset({"PB101", "x: float64(3,) [all zeros]"}))
     assert "PB101" not in {rule for rule, _, _ in events.steps}
     assert all(what != "x: float64(3,) [all zeros]" for rule, what, _ in events.steps if rule == "PB1")
@@ -227,7 +227,7 @@ def test_select_and_ignore():
     assert "PB101" not in {rule for rule, _, _ in events.steps}
 
 
-def test_what_the_oracle_cannot_decide_is_said():
+def test_noisy_forward_is_inconclusive():
     def chaos(x):
         assert x.numel()
         bits = x.contiguous().view(torch.int64)
@@ -237,7 +237,7 @@ def test_what_the_oracle_cannot_decide_is_said():
     assert found(events) == [("PB101", "info", "inconclusive")]
 
 
-def test_guessed_calls_that_all_fail_are_told():
+def test_failure_of_all_guessed_calls_is_reported():
     class Op(Function):
         @staticmethod
         def forward(ctx, x):
@@ -262,7 +262,7 @@ def test_guessed_calls_that_all_fail_are_told():
         ((torch.ones(2, dtype=torch.int64),) * 2, "no argument is a floating or complex tensor"),
     ],
 )
-def test_given_inputs_that_do_not_work_are_told(args, why):
+def test_failing_given_inputs_are_an_error(args, why):
     class Product(Function):
         @staticmethod
         def forward(ctx, x, y):
@@ -278,7 +278,7 @@ def test_given_inputs_that_do_not_work_are_told(args, why):
     assert why in events.findings[0].message
 
 
-def test_the_first_given_input_that_works_is_varied_and_all_are_tried():
+def test_first_working_input_is_varied_and_all_are_checked():
     def picky(x):
         assert x.shape[-1] != 3
         return torch.where(x.sum() > 100, 2 * x.sin(), x.sin())
@@ -290,7 +290,7 @@ def test_the_first_given_input_that_works_is_varied_and_all_are_tried():
     assert any(f"{n}." in wrong.reproduce for n in (47, 48, 49, 50, 51)) or "larger" in wrong.message
 
 
-def test_float32_inputs_are_widened_where_the_forward_takes_it():
+def test_float32_inputs_are_widened_if_the_forward_accepts_float64():
     factor = 1 + 2e-6  # far below what float32 can show
     off = function(torch.sin, lambda g, x: factor * g * x.cos())
     events, _ = run(off, normal(3).float())
@@ -306,7 +306,7 @@ def test_float32_inputs_are_widened_where_the_forward_takes_it():
     assert end.cases > 10
 
 
-def test_an_in_place_function_is_audited():
+def test_in_place_function_is_audited():
     class Doubled(Function):
         @staticmethod
         def forward(ctx, x):
@@ -322,7 +322,7 @@ def test_an_in_place_function_is_audited():
     assert end.cases > 20
 
 
-def test_an_exit_is_told_and_the_audit_goes_on():
+def test_system_exit_is_reported_and_the_audit_continues():
     def leaves(x):
         if (x == 0).all() and x.numel():
             raise SystemExit(3)
@@ -333,7 +333,7 @@ def test_an_exit_is_told_and_the_audit_goes_on():
     assert ("PB101", "error", "wrong") in found(events)
 
 
-def test_a_fault_of_ours_is_no_clean_bill(monkeypatch):
+def test_internal_error_of_a_rule_is_inconclusive(monkeypatch):
     from pullback.check.rules import pb101_wrong_vjp
 
     rule = replace(pb101_wrong_vjp.RULE, runtime=lambda state: 1 / 0)
@@ -344,7 +344,7 @@ def test_a_fault_of_ours_is_no_clean_bill(monkeypatch):
     assert "Pullback failed (test_audit.py" in events.findings[0].message
 
 
-def test_a_doubtful_case_settles_only_doubtful_ones(monkeypatch):
+def test_doubtful_case_settles_only_doubtful_ones(monkeypatch):
     from pullback.check import state
     from pullback.check.cases import values
 
@@ -370,7 +370,7 @@ def test_a_doubtful_case_settles_only_doubtful_ones(monkeypatch):
     assert first == [("odd 1", set()), ("odd 2", {0}), ("plain 1", set()), ("odd 3", {0})]
 
 
-def test_how_many_elements_are_compared_depends_on_work_and_not_on_waiting():
+def test_number_of_compared_elements_depends_on_work_and_not_on_waiting():
     from pullback.check.derivative.compare_input import MAX_ELEMENTS
 
     from .making import audit_of
@@ -387,7 +387,7 @@ def test_how_many_elements_are_compared_depends_on_work_and_not_on_waiting():
     assert audit_of(function(works, lambda g, x: g * x.cos()), normal(3)).elements < MAX_ELEMENTS
 
 
-def test_a_shape_that_is_wrong_only_on_a_doubtful_case_is_a_warning():
+def test_wrong_shape_on_a_doubtful_case_is_a_warning():
     class Fits(Function):
         @staticmethod
         def forward(ctx, x, count):
@@ -402,7 +402,7 @@ def test_a_shape_that_is_wrong_only_on_a_doubtful_case_is_a_warning():
     assert found(events) == [("PB104", "warning", "wrong")]
 
 
-def test_a_factor_that_is_the_size_of_a_dimension_is_told_as_that():
+def test_wrong_factor_equal_to_a_size_is_named():
     def hint(value, gradient, shape):
         events, _ = run(function(value, gradient), normal(*shape))
         return next(f.hint for f in events.findings if f.rule == "PB101")
@@ -414,7 +414,7 @@ def test_a_factor_that_is_the_size_of_a_dimension_is_told_as_that():
     assert "2 times" in hint(lambda x: x * x, lambda g, x: 4 * g * x, (5, 3))
 
 
-def test_of_inputs_that_may_be_none_one_finding_is_made():
+def test_wrong_gradients_of_broadcast_inputs_are_one_warning():
     class MeanSquaredError(Function):
         """Its gradients are not those of inputs that broadcast."""
 
@@ -433,7 +433,7 @@ def test_of_inputs_that_may_be_none_one_finding_is_made():
     assert found(events) == [("PB101", "warning", "wrong")]
 
 
-def test_a_backward_that_always_raises_is_an_error_without_inputs():
+def test_backward_that_always_raises_is_an_error_without_inputs():
     class SavesNothing(Function):
         @staticmethod
         def forward(ctx, x):
@@ -448,7 +448,7 @@ def test_a_backward_that_always_raises_is_an_error_without_inputs():
     assert found(events) == [("PB119", "error", "wrong")]
 
 
-def test_what_raises_at_each_attribute_is_left_alone(tmp_path):
+def test_global_that_raises_for_every_attribute_is_skipped(tmp_path):
     source = textwrap.dedent(
         """
         import torch
@@ -476,7 +476,7 @@ def test_what_raises_at_each_attribute_is_left_alone(tmp_path):
     assert ("PB101", "error", "wrong") in found(events)
 
 
-def test_nan_on_the_example_is_meant_by_nobody():
+def test_nan_on_the_example_is_not_intended():
     class Rounded(Function):
         """Straight-through."""
 
@@ -492,7 +492,7 @@ def test_nan_on_the_example_is_meant_by_nobody():
     assert found(events) == [("PB101", "error", "wrong")]
 
 
-def test_a_number_that_a_size_depends_on_is_a_constant_of_what_was_compiled():
+def test_size_that_follows_a_number_argument_is_compiled_as_a_constant():
     class Times(Function):
         @staticmethod
         def forward(ctx, x, n):
@@ -507,7 +507,7 @@ def test_a_number_that_a_size_depends_on_is_a_constant_of_what_was_compiled():
     assert found(events) == []
 
 
-def test_what_is_finite_is_not_shrunk_to_what_is_not():
+def test_finite_failure_is_not_shrunk_to_a_nonfinite_one():
     class Standardised(Function):
         @staticmethod
         def forward(ctx, x):
@@ -529,7 +529,7 @@ def test_what_is_finite_is_not_shrunk_to_what_is_not():
     assert math.isfinite(finding.evidence.got)
 
 
-def test_a_gradient_with_a_dimension_of_one_too_many_is_an_info():
+def test_extra_dimension_of_size_one_in_a_gradient_is_an_info():
     class Scale(Function):
         """The gradient of the scale is wrong, and of another shape, which changes nothing."""
 
@@ -559,7 +559,7 @@ class Passes(Function):
         return g.detach().clone()
 
 
-def test_the_second_derivative_of_what_follows_an_identity_is_lost():
+def test_lost_second_derivative_of_an_identity_is_an_error():
     events, _ = run(Passes, normal(4), options=Options(select=("PB401",)))
     assert found(events) == [("PB401", "error", "wrong")]
 
@@ -578,12 +578,12 @@ class RefusesZeros(Function):
         return 2 * x * g
 
 
-def test_what_a_backward_refuses_in_words_of_its_own_is_a_warning():
+def test_explicit_refusal_of_the_backward_is_a_warning():
     events, _ = run(RefusesZeros, normal(4), options=Options(select=("PB119",)))
     assert found(events) == [("PB119", "warning", "unsupported")]
 
 
-def test_a_context_is_not_blamed_for_what_a_call_in_between_has_changed():
+def test_context_rule_ignores_state_changed_between_its_calls():
     scale = [1.0]
     state = audit_of(lambda x: Passes.apply(x) * scale[0], normal(4))
     (rule,) = [rule for rule in all_rules() if rule.id == "PB414"]

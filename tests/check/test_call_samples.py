@@ -14,7 +14,7 @@ class B: ...
 class Sub(torch.Tensor): ...
 
 
-def test_a_copy_is_kept_of_each_kind_of_call():
+def test_one_copy_is_kept_of_each_kind_of_call():
     kept, x = CallSamples(), torch.ones(2, 3).t().requires_grad_()
     kept.record(A, (x, 2, "mode", [x, None]))
     kept.record(A, (torch.zeros(3, 2).requires_grad_(), 2, "mode", [x, None]))
@@ -30,7 +30,7 @@ def test_a_copy_is_kept_of_each_kind_of_call():
     assert args[0].data_ptr() != x.data_ptr()
 
 
-def test_the_same_kind_is_kept_once():
+def test_equal_kind_is_kept_once():
     kept = CallSamples()
     for value in range(5):
         kept.record(A, (torch.full((2,), float(value)),))
@@ -38,14 +38,14 @@ def test_the_same_kind_is_kept_once():
     assert args[0].tolist() == [0, 0]
 
 
-def test_small_ones_go_before_large_ones():
+def test_small_calls_are_preferred():
     kept = CallSamples()
     for n in (50, 7, 30, 3, 40, 5):
         kept.record(A, (torch.ones(n),))
     assert [args[0].numel() for args, _ in kept.of(A)] == [3, 5, 7]
 
 
-def test_calls_are_looked_at_up_to_a_number():
+def test_number_of_examined_calls_is_bounded():
     kept = CallSamples()
     for n in range(500, 0, -1):
         kept.record(A, (torch.ones(n),))
@@ -70,14 +70,14 @@ def test_memory_is_bounded(monkeypatch):
     [torch.ones(2, device="meta"), torch.ones(2).as_subclass(Sub)],
     ids=["meta", "subclass"],
 )
-def test_what_has_no_plain_values_is_not_kept(tensor):
+def test_meta_tensors_and_subclasses_are_not_kept(tensor):
     kept = CallSamples()
     kept.record(A, (tensor,))
     assert kept.functions == [A]
     assert kept.of(A) is None
 
 
-def test_sparse_tensors_are_kept():
+def test_sparse_tensors_are_copied():
     kept = CallSamples()
     given = torch.eye(2).to_sparse()
     kept.record(A, (given,))
@@ -86,7 +86,7 @@ def test_sparse_tensors_are_kept():
     assert torch.equal(copy.to_dense(), torch.eye(2))
 
 
-def test_the_random_state_is_left_alone():
+def test_random_state_is_unchanged():
     before = torch.get_rng_state()
     CallSamples().record(A, (torch.ones(3),))
     assert torch.equal(torch.get_rng_state(), before)

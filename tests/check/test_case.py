@@ -32,7 +32,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_copy_keeps_values_and_layout(name):
+def test_copy_keeps_values_and_layout(name):
     t = LAYOUTS[name]()
     copy = copy_tensor(t)
     assert torch.equal(copy, t)
@@ -42,7 +42,7 @@ def test_a_copy_keeps_values_and_layout(name):
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in ("empty", "integers", "flags", "negated")])
-def test_arguments_are_fresh_and_keep_the_layout(name):
+def test_arguments_are_new_leaves_with_the_same_layout(name):
     t = LAYOUTS[name]()
     case = make_case((t,), {}, ["x"])
     (x,), _, (leaf,) = case.arguments()
@@ -55,7 +55,7 @@ def test_arguments_are_fresh_and_keep_the_layout(name):
     assert torch.equal(case.tensors[0], t)
 
 
-def test_one_tensor_passed_twice_stays_one():
+def test_tensor_passed_twice_stays_one_tensor():
     x = normal(3)
     case = make_case((x, 2, x), {"also": x}, ["a", "b", "c"])
     assert case.wrt == (0, 2, 3)
@@ -65,18 +65,18 @@ def test_one_tensor_passed_twice_stays_one():
     assert all(leaf is a for leaf in inputs)
 
 
-def test_equal_tensors_stay_two():
+def test_equal_tensors_stay_distinct():
     (a, b), _, _ = make_case((normal(3), normal(3)), {}, ["a", "b"]).arguments()
     assert a is not b
 
 
-def test_what_is_differentiated():
+def test_floating_point_tensors_are_differentiated():
     x, index, mask = normal(3), torch.arange(3), torch.tensor([True])
     case = make_case((x, index, mask, 2.0, None), {"z": normal(2, dtype=torch.complex64)}, ["x", "i", "m", "s", "n"])
     assert [case.names[p] for p in case.wrt] == ["x", "z"]
 
 
-def test_only_what_requires_grad_if_something_does():
+def test_only_tensors_with_requires_grad_are_differentiated_if_there_are_any():
     case = make_case((normal(3), normal(3).requires_grad_()), {}, ["a", "b"])
     assert [case.names[p] for p in case.wrt] == ["b"]
     (a, b), _, _ = case.arguments()
@@ -84,7 +84,7 @@ def test_only_what_requires_grad_if_something_does():
     assert b.requires_grad
 
 
-def test_masks_and_moved_values():
+def test_arguments_accept_a_mask_and_moved_values():
     case = make_case((normal(3), normal(2)), {}, ["a", "b"])
     (a, b), _, inputs = case.arguments(mask=[False, True])
     assert [a.requires_grad, b.requires_grad] == [False, True]
@@ -94,7 +94,7 @@ def test_masks_and_moved_values():
     assert inputs[1] is moved[1]
 
 
-def test_inputs_that_are_no_leaves():
+def test_non_leaf_inputs():
     case = make_case((normal(3),), {}, ["x"])
     (x,), _, (leaf,) = replace(case, non_leaf=True).arguments()
     assert not x.is_leaf
@@ -102,7 +102,7 @@ def test_inputs_that_are_no_leaves():
     assert torch.equal(leaf.grad, torch.full((3,), 2.0, dtype=torch.float64))
 
 
-def test_names_of_nested_leaves():
+def test_nested_leaves_are_named_by_path():
     options = {"eps": normal(), "deep": (1, normal(2))}
     case = make_case((normal(3), [normal(2), 5], normal()), {"options": options}, ["x", "weights"])
     assert case.names == (
@@ -115,12 +115,12 @@ def test_names_of_nested_leaves():
     assert x.shape == (3,)
 
 
-def test_positions_of_whole_arguments():
+def test_positions_of_top_level_arguments():
     case = make_case((normal(3), (normal(2), 1), 4), {"k": normal()}, ["x", "pair", "n"])
     assert case.top_level(3) == [0, None, 3]
 
 
-def test_replacing_leaves():
+def test_mapped_cases_keep_other_values():
     case = make_case((normal(3), torch.arange(3), 2), {}, ["x", "i", "n"], "example")
     assert not case.is_variant
     zero = case.map_inputs(torch.zeros_like, "zeros")
@@ -133,7 +133,7 @@ def test_replacing_leaves():
     assert case.values[2] == 2
 
 
-def test_the_original_is_not_touched():
+def test_original_tensors_are_not_modified():
     x = normal(3).requires_grad_()
     case = make_case((x,), {}, ["x"])
     (copy,), _, _ = case.arguments()
@@ -143,7 +143,7 @@ def test_the_original_is_not_touched():
 
 
 @given(st.lists(st.integers(0, 3), max_size=4).map(tuple), st.data())
-def test_any_strided_view_survives(shape, data):
+def test_copy_of_any_strided_view(shape, data):
     strides = tuple(data.draw(st.integers(0, 4)) for _ in shape)
     offset = data.draw(st.integers(0, 3))
     t = torch.arange(64.0).as_strided(shape, strides, offset)
@@ -152,7 +152,7 @@ def test_any_strided_view_survives(shape, data):
     assert (copy.stride(), copy.storage_offset()) == (t.stride(), t.storage_offset())
 
 
-def test_a_wrapper_is_copied_by_its_own_clone():
+def test_wrapper_subclass_is_copied_by_its_own_clone():
     given = Wrapper(normal(3))
     copy = copy_tensor(given)
     given.inner.zero_()

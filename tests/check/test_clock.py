@@ -17,11 +17,11 @@ from pullback.check.clock import PATIENCE, Stopwatch, processor_time_of, spent
     [(10, 10, 10), (20, 10, 10), (30, 0, 10), (31, 10, 31 / 3), (5, 40, 5), (7, None, 7)],
     ids=["alone", "half a processor", "asleep", "less than a third", "on many threads", "not known"],
 )
-def test_seconds_that_count(elapsed, worked, counted):
+def test_spent_is_work_or_a_third_of_the_elapsed_time(elapsed, worked, counted):
     assert spent(elapsed, worked) == pytest.approx(counted)
 
 
-def test_a_stopwatch_counts_work(monkeypatch):
+def test_stopwatch_counts_work(monkeypatch):
     now = SimpleNamespace(clock=100.0, worked=7.0)
     fake = SimpleNamespace(monotonic=lambda: now.clock, process_time=lambda: now.worked)
     monkeypatch.setattr(clock, "time", fake)
@@ -35,7 +35,7 @@ def test_a_stopwatch_counts_work(monkeypatch):
 _WORK = "import time\nwhile time.process_time() < 0.3: pass"
 
 
-def test_the_work_of_a_process_that_was_started_counts():
+def test_stopwatch_counts_child_processes():
     before = time.process_time()
     watch = Stopwatch()
     subprocess.run([sys.executable, "-c", _WORK], check=True)
@@ -44,7 +44,7 @@ def test_the_work_of_a_process_that_was_started_counts():
 
 
 @pytest.mark.skipif(processor_time_of(os.getpid()) is None, reason="this system does not tell of other processes")
-def test_the_work_of_another_process_is_told():
+def test_processor_time_of_another_process():
     with subprocess.Popen([sys.executable, "-c", f"{_WORK}\ninput()"], stdin=subprocess.PIPE) as process:
         end = time.monotonic() + 20
         while processor_time_of(process.pid) < 0.25 and time.monotonic() < end:

@@ -36,14 +36,14 @@ def case(control):
 
 @pytest.mark.parametrize("control", [case(control) for control in CONTROLS])
 @pytest.mark.few(6)
-def test_no_error_is_found_and_no_warning_without_a_reason(control):
+def test_control_has_no_error_and_no_unexplained_warning(control):
     (found,) = audit_all([(control.target, control.inputs)])
     bad = [f for f in found if f.severity == "error" or f.verdict == "unaudited"]
     bad += [f for f in found if f.severity == "warning" and (control.name, f.rule) not in WARNED]
     assert not bad, "\n".join(f"{control.name}: {f.rule} {f.name}: {f.message}\n{f.reproduce}" for f in bad)
 
 
-def test_there_are_many_and_each_has_a_name():
+def test_controls_are_many_and_have_unique_names():
     names = [control.name for control in CONTROLS]
     assert len(set(names)) == len(names) >= 250
     assert len(FAMILIES) >= 20

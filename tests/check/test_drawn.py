@@ -65,7 +65,7 @@ def in_depth(target, *args, seed=0, budget=120):
 
 @pytest.mark.parametrize("name", MEETING)
 @pytest.mark.few(1)
-def test_what_goes_wrong_where_two_things_meet_is_found(name):
+def test_fault_in_a_combination_of_properties_is_found(name):
     target = doubled_where(MEETING[name])
     plain = Audit(subject_of(target), Options(), case_of(target, normal(3, 5)), [], Silent())
     assert not any(result.wrong for result in (plain.base_result, *plain.variants))
@@ -76,7 +76,7 @@ def test_what_goes_wrong_where_two_things_meet_is_found(name):
 
 
 @pytest.mark.slow
-def test_what_is_found_is_small_and_the_same_in_every_run():
+def test_drawn_failure_is_minimal_and_deterministic():
     target = doubled_where(lambda x: x.shape[0] >= 3 and x.dtype == torch.float32)
     found = [in_depth(target, normal(5, 7)).case for _ in range(2)]
     assert found[0].label == found[1].label
@@ -93,7 +93,7 @@ def test_right_gradients_are_not_accused(shape):
 
 
 @pytest.mark.slow
-def test_a_constant_is_not_passed_as_a_variable_too():
+def test_constant_is_not_also_passed_as_a_variable():
     """Of x·x the gradient is 2x, of which the backward gives x, as it should: the other x is no variable to it."""
 
     class Filtered(Function):
@@ -114,7 +114,7 @@ def test_a_constant_is_not_passed_as_a_variable_too():
 
 @settings(max_examples=60, deadline=None)
 @given(cases_like(case_of(Scale, normal(3, 5), normal(3, 5, seed=1), 2.0)))
-def test_cases_are_inputs_of_the_same_function(case):
+def test_drawn_cases_are_valid_inputs(case):
     x, weight = case.tensors
     assert case.values[2] == 2.0
     assert x.shape == weight.shape
@@ -135,7 +135,7 @@ def test_cases_are_inputs_of_the_same_function(case):
     ],
 )
 @pytest.mark.few(2)
-def test_things_meet(holds):
+def test_combinations_of_properties_are_drawn(holds):
     """Each combination is among what can be drawn, and hypothesis finds it."""
     base = case_of(Scale, normal(3, 5), normal(3, 5, seed=1), 2.0)
     found = find(
@@ -145,7 +145,7 @@ def test_things_meet(holds):
 
 
 @pytest.mark.slow
-def test_nothing_is_left_behind(tmp_path):
+def test_deep_audit_leaves_no_files(tmp_path):
     (tmp_path / "ops.py").write_text(SOURCE)
     done = subprocess.run(
         [sys.executable, "-m", "pullback", "check", "ops.py", "--deep", "--select", "PB101", "--budget", "2"],
@@ -172,7 +172,7 @@ class Sine(torch.autograd.Function):
 """
 
 
-def test_without_hypothesis_it_is_refused(monkeypatch):
+def test_deep_option_needs_hypothesis(monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     with pytest.raises(OptionError, match="pip install"):
         make_options(deep=True)

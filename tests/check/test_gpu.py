@@ -97,20 +97,20 @@ def loud(report):
     return {f.rule for f in report.findings if f.severity == "error"}
 
 
-def test_a_right_function_is_not_accused():
+def test_right_function_is_not_accused():
     report = pullback.check(Cube, normal(3, 4).to(CUDA))
     assert report.ok, str(report)
     assert report.subjects[0].status == "ok"
 
 
-def test_what_demands_a_gpu_gets_inputs_there():
+def test_inputs_are_guessed_on_the_gpu():
     report = pullback.check(Cube)
     assert report.ok, str(report)
     assert report.subjects[0].status == "ok"
     assert loud(pullback.check(Wrong)) == {"PB101"}
 
 
-def test_a_wrong_one_is_told_with_a_reproduction_that_runs():
+def test_wrong_function_has_a_reproduction_that_runs():
     report = pullback.check(Wrong, normal(3, 4).to(CUDA))
     (found,) = [f for f in report.findings if f.severity == "error"] or pytest.fail(str(report))
     assert found.rule == "PB101"
@@ -119,31 +119,31 @@ def test_a_wrong_one_is_told_with_a_reproduction_that_runs():
     assert "the gradient is" in done.stdout, done.stderr
 
 
-def test_a_gradient_on_the_cpu_is_seen():
+def test_gradient_on_the_cpu_is_an_error():
     report = pullback.check(Elsewhere, normal(3, 4).to(CUDA))
     assert "PB105" in loud(report), str(report)
 
 
 @pytest.mark.parametrize(("function", "told"), [(Scale, set()), (Doubled, {"PB101"})])
-def test_the_weights_of_a_module_there_are_compared(function, told):
+def test_weights_of_a_cuda_module_are_compared(function, told):
     report = pullback.check(Layer(function).to(CUDA), normal(3, 4).to(CUDA))
     assert loud(report) == told, str(report)
 
 
-def test_the_weights_of_a_closure_there_are_said_not_to_be_compared():
+def test_uncompared_weights_of_a_closure_are_reported():
     weight = normal(4).to(CUDA).requires_grad_()
     report = pullback.check(lambda x: Scale.apply(x, weight), normal(3, 4).to(CUDA))
     assert report.ok, str(report)
     assert any(f.rule == "PB006" and "weights that it holds were not compared" in f.message for f in report.findings)
 
 
-def test_an_example_on_the_cpu_goes_to_where_the_module_is():
+def test_cpu_example_is_moved_to_the_device_of_the_module():
     report = pullback.check(Layer().to(CUDA), normal(3, 4))
     assert report.ok, str(report)
 
 
 @pytest.mark.parametrize("control", [pytest.param(c, id=c.name) for c in CONTROLS])
-def test_right_functions_are_not_accused_there(control):
+def test_controls_are_not_accused_on_the_gpu(control):
     inputs = [x.to(CUDA) if isinstance(x, torch.Tensor) else x for x in control.inputs()]
     report = pullback.check(control.target, *inputs)
     assert not [f for f in report.findings if f.severity == "error"], str(report)
@@ -193,7 +193,7 @@ class Sine(torch.autograd.Function):
 
 @needs_triton
 @pytest.mark.parametrize(("factor", "status"), [("cos", "ok"), ("sin", "wrong")])
-def test_kernels_of_triton_from_the_command_line(tmp_path, factor, status):
+def test_triton_kernels_are_audited_from_the_command_line(tmp_path, factor, status):
     (tmp_path / "kernels.py").write_text(TRITON.replace("FACTOR", factor))
     command = [sys.executable, "-m", "pullback", "check", "kernels.py", "--format", "json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -218,7 +218,7 @@ print("still here", float(x.grad.sum()))
 
 @needs_triton
 @pytest.mark.parametrize("factor", ["cos", "sin"])
-def test_a_program_that_trains_there(tmp_path, factor):
+def test_training_program_survives_an_audit(tmp_path, factor):
     (tmp_path / "kernels.py").write_text(TRITON.replace("FACTOR", factor))
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True)
@@ -239,7 +239,7 @@ class Lost(Function):
         return g
 
 
-def test_a_fault_on_the_gpu_ends_one_audit_alone():
+def test_gpu_fault_ends_only_its_own_audit():
     lost, right = (pullback.check(target, normal(3, 4).to(CUDA)) for target in (Lost, Cube))
     assert not lost.ok
     assert right.ok, str(right)

@@ -61,7 +61,7 @@ def found(report, rule):
     return [f for f in report.findings if f.rule == rule]
 
 
-def test_ops_are_found_by_name_where_their_formula_stands(file):
+def test_ops_are_found_by_name_at_their_formula(file):
     subjects = discover(file)
     assert [(s.name, s.location.line, s.kind) for s in subjects] == [
         ("square", 8, "callable"),
@@ -75,13 +75,13 @@ def test_ops_are_found_by_name_where_their_formula_stands(file):
     assert namespace["fn"].kind == "relaxed"
 
 
-def test_a_file_without_ops_says_what_was_looked_for(tmp_path):
+def test_error_for_a_file_without_ops_mentions_pullback_function(tmp_path):
     (tmp_path / "empty_of_ops.py").write_text("import pullback\n")
     with pytest.raises(TargetError, match=r"no pullback\.function"):
         discover(str(tmp_path / "empty_of_ops.py"))
 
 
-def test_a_package_is_searched_for_modules_that_make_ops(tmp_path, monkeypatch):
+def test_package_is_searched_for_modules_with_ops(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "package_of_ops").mkdir()
     (tmp_path / "package_of_ops" / "__init__.py").write_text("")
@@ -89,14 +89,14 @@ def test_a_package_is_searched_for_modules_that_make_ops(tmp_path, monkeypatch):
     assert [s.name for s in discover("package_of_ops")] == ["square", "_hidden", "made"]
 
 
-def test_a_relaxed_op_is_right_if_its_gradient_is_the_relaxations():
+def test_relaxed_op_with_the_gradient_of_its_relaxation_is_right():
     op = pullback.function(derivative_of=torch.sin)(lambda x: torch.round(x))
     report = audit(op)
     assert report.ok
     assert not found(report, "PB101")
 
 
-def test_a_relaxed_op_whose_gradient_is_another_is_wrong_whatever_its_name():
+def test_relaxed_op_with_another_gradient_is_wrong_whatever_its_name():
     def round_ste(x):
         return torch.round(x)
 
@@ -106,7 +106,7 @@ def test_a_relaxed_op_whose_gradient_is_another_is_wrong_whatever_its_name():
     assert finding.evidence.got == pytest.approx(1.5 * finding.evidence.expected)
 
 
-def test_a_relaxation_with_a_curve_has_its_second_derivative_judged():
+def test_second_derivative_of_a_relaxation_is_checked():
     op = pullback.function(derivative_of=torch.tanh)(lambda x: torch.sign(x))
     assert audit(op).ok
     # The first derivative is tanh's, but constant: a term of the second is lost.
@@ -114,14 +114,14 @@ def test_a_relaxation_with_a_curve_has_its_second_derivative_judged():
     assert [f.severity for f in found(audit(again), "PB401")] == ["error"]
 
 
-def test_a_relaxation_without_a_derivative_is_audited_as_that():
+def test_relaxation_with_zero_derivative_is_audited():
     op = pullback.function(derivative_of=torch.zeros_like)(lambda x: x.clone())
     report = pullback.check(op, budget=60, select="PB1")
     assert report.ok
     assert report.subjects[0].cases > 10
 
 
-def test_a_rule_is_held_against_the_formula(file):
+def test_rule_is_compared_with_the_formula(file):
     subject = discover(file)[0]
     report = pullback.check(subject.target, budget=60, select="PB101")
     assert (report.ok, report.allowed) == (True, 1)  # by the comment above it
@@ -132,7 +132,7 @@ def test_a_rule_is_held_against_the_formula(file):
     assert finding.evidence.expected == pytest.approx(2 * finding.evidence.got)
 
 
-def test_a_rule_that_fails_its_contract_is_told_in_its_own_words():
+def test_error_message_of_a_wrong_rule_is_reported():
     op = pullback.function(lambda x, y: x * y)
     op.vjp(lambda g, out, x, y: g * y)
     x = torch.randn(2, 3, dtype=torch.float64)
@@ -141,7 +141,7 @@ def test_a_rule_that_fails_its_contract_is_told_in_its_own_words():
     assert any("returned 1 gradient for 2 inputs" in f.message for f in report.findings)
 
 
-def test_a_rule_that_is_declared_nonlinear_is_intended_and_an_undeclared_one_is_not():
+def test_nonlinear_rule_is_intended_only_if_declared():
     def clipped(g, out, x):
         return (g * 2 * x).clamp(-0.5, 0.5)
 
@@ -152,14 +152,14 @@ def test_a_rule_that_is_declared_nonlinear_is_intended_and_an_undeclared_one_is_
         assert finding.severity == severity
 
 
-def test_what_a_transform_refuses_on_purpose_is_no_warning():
+def test_intended_refusal_of_a_transform_is_an_info():
     op = pullback.function(lambda x: x * x)
     op.vjp(linear=False)(lambda g, out, x: (g * 2 * x).clamp(-0.5, 0.5))
     (finding,) = found(audit(op), "PB407")
     assert (finding.severity, finding.verdict) == ("info", "unsupported")
 
 
-def test_the_subject_of_an_op_has_its_docstring_and_place():
+def test_subject_of_an_op_has_its_docstring_and_location():
     subject = subject_of(pullback.catalog.round_ste)
     assert subject.location.file.endswith("catalog/straight_through.py")
     assert subject.source.docstring.startswith("Round to the nearest")
@@ -202,7 +202,7 @@ def carried(tmp_path, monkeypatch):
     return {subject.name: subject for subject in discover("carried_ops.py")}
 
 
-def test_classes_of_our_base_are_found_once_and_called_by_apply(carried):
+def test_autograd_function_classes_are_found_and_called_by_apply(carried):
     assert {name: (s.location.line, s.kind) for name, s in carried.items()} == {
         "Cube": (6, "callable"),
         "Decay": (18, "callable"),
@@ -214,7 +214,7 @@ def test_classes_of_our_base_are_found_once_and_called_by_apply(carried):
 
 
 @pytest.mark.slow
-def test_a_class_of_our_base_is_audited_with_the_arguments_of_its_forward(carried):
+def test_autograd_function_is_audited_with_the_arguments_of_its_forward(carried):
     assert carried["Decay"].is_made  # it has no backward of its own
     assert not carried["Cube"].is_made
     report = pullback.check("carried_ops.py", budget=60, select=["PB1", "PB414"])
@@ -224,7 +224,7 @@ def test_a_class_of_our_base_is_audited_with_the_arguments_of_its_forward(carrie
     assert finding.evidence.expected == pytest.approx(2 * finding.evidence.got)
 
 
-def test_the_class_itself_and_its_apply_can_be_handed_over():
+def test_autograd_function_class_and_its_apply_are_subjects():
     class Double(pullback.AutogradFunction):
         @staticmethod
         def forward(x):
@@ -238,7 +238,7 @@ def test_the_class_itself_and_its_apply_can_be_handed_over():
         subject_of(pullback.AutogradFunction)
 
 
-def test_a_callable_around_a_function_that_breaks_the_contract_is_told():
+def test_callable_around_a_broken_function_is_an_error():
     class TwoForOne(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):

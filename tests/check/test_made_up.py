@@ -43,7 +43,7 @@ class Algebra(nn.Module):
         return Scatter.apply(x, self.places, self.size)
 
 
-def test_sizes_that_a_module_keeps_are_not_held_against_it():
+def test_sizes_stored_in_a_module_cause_no_finding():
     assert not loud(pullback.check(Algebra(), normal(3, 6), select=("PB1", "PB5")))
 
 
@@ -61,13 +61,13 @@ class Rows(Function):
         return g * table, None
 
 
-def test_sizes_of_a_tensor_in_a_closure_are_not():
+def test_sizes_of_a_tensor_in_a_closure_cause_no_finding():
     table = normal(3, 4)
     report = pullback.check(lambda x: Rows.apply(x, table), normal(3, 4), select=("PB1", "PB5", "PB409"))
     assert not loud(report), str(report)
 
 
-def test_an_index_out_of_bounds_and_a_singular_matrix_are_the_variants_own():
+def test_index_error_on_a_variant_is_not_reported():
     class Occupied(Function):
         @staticmethod
         def forward(ctx, x, table):
@@ -83,7 +83,7 @@ def test_an_index_out_of_bounds_and_a_singular_matrix_are_the_variants_own():
     assert not loud(pullback.check(lambda x: Occupied.apply(x, table), 2.5 + 0.1 * normal(3).abs(), select="PB119"))
 
 
-def test_a_backward_that_raises_on_made_up_numbers_is_a_warning_and_on_the_example_an_error():
+def test_exception_on_a_variant_is_a_warning_and_on_the_example_an_error():
     def backward(g, x):
         if bool((x == 0).any()):
             [][0]
@@ -118,7 +118,7 @@ def test_limits_keep_their_order(kind):
         assert not loud(case)
 
 
-def test_what_is_nothing_beside_the_gradient_of_the_example_is_small():
+def test_difference_negligible_beside_the_example_is_small():
     """As rounding is where a normalisation has a slope of 10⁶, since nothing varies."""
     tiny = Comparison(0, "wrong", expected=0.0, got=2e-10, largest=2e-10)
     usual = Comparison(0, "ok", expected=0.3, got=0.3, largest=0.3)
@@ -129,7 +129,7 @@ def test_what_is_nothing_beside_the_gradient_of_the_example_is_small():
 
 
 @pytest.mark.parametrize("runs", [8, 13])
-def test_what_does_not_run_again_is_not_a_bug_of_pullback(runs):
+def test_function_that_does_not_run_again_is_no_internal_error(runs):
     calls = []
 
     def once(x):

@@ -20,25 +20,25 @@ def states(target, *select, skip=frozenset()):
     return {context.name: context.state for context in end.measured.contexts}
 
 
-def test_a_right_function():
+def test_contexts_of_a_right_function():
     found = states(sine)
     assert all(found[name] == "ok" for name in ("eager", "double backward", "checkpoint", "autocast"))
     assert found["func.grad"] == found["func.vmap"] == "unsupported"
     assert found["compile"] == found["export"] == "not tried"
 
 
-def test_a_wrong_gradient_and_an_undone_rule():
+def test_wrong_gradient_is_an_error_and_other_contexts_are_not_tried():
     found = states(slip, "PB101")
     assert found["eager"] == "error"
     assert set(found.values()) == {"error", "not tried"}
 
 
-def test_a_gradient_that_is_meant():
+def test_straight_through_gradient_is_intended():
     straight = function(torch.round, lambda g, x: g)
     assert states(straight, "PB101")["eager"] == "intended"
 
 
-def test_an_exception_in_double_backward_says_that_it_is_not_supported():
+def test_exception_in_double_backward_is_unsupported():
     def gradient(g, x):
         if torch.is_grad_enabled():
             raise RuntimeError("no")
@@ -47,7 +47,7 @@ def test_an_exception_in_double_backward_says_that_it_is_not_supported():
     assert states(function(torch.sin, gradient), "PB403")["double backward"] == "unsupported"
 
 
-def test_what_has_no_steady_gradient_is_not_tried():
+def test_nondeterministic_gradient_is_not_tried():
     calls = []
 
     def gradient(g, x):
@@ -59,7 +59,7 @@ def test_what_has_no_steady_gradient_is_not_tried():
     assert found["func.grad"] == found["checkpoint"] == "not tried"
 
 
-def test_what_takes_no_float32_is_not_tried_under_autocast():
+def test_float64_only_function_is_not_tried_under_autocast():
     def only_double(x):
         if x.dtype != torch.float64:
             raise TypeError("float64 only")
@@ -87,5 +87,5 @@ class Damped(torch.autograd.Function):
 """
 
 
-def test_what_is_allowed_is_still_told(tmp_path):
+def test_allowed_error_is_still_shown(tmp_path):
     assert states(import_source(DAMPED, tmp_path, "damped").Damped, "PB101")["eager"] == "error"

@@ -11,11 +11,11 @@ def test_defaults():
 
 
 @pytest.mark.parametrize("select", ["PB1,pb101", ["PB1", "pb101"], ("PB1, PB101,",)])
-def test_prefixes_come_in_many_forms(select):
+def test_select_accepts_strings_and_sequences(select):
     assert make_options(select=select).select == ("PB1", "PB101")
 
 
-def test_a_rule_may_be_named():
+def test_rule_may_be_selected_by_name():
     assert make_options(select="wrong-vjp,PB4", ignore="Masked-NaN").select == ("PB101", "PB4")
     assert make_options(ignore="Masked-NaN").ignore == ("PB304",)
 
@@ -36,10 +36,10 @@ BAD = [
 
 
 @pytest.mark.parametrize(("given", "message"), BAD)
-def test_what_cannot_be_is_refused(given, message):
+def test_invalid_options_are_refused(given, message):
     with pytest.raises(OptionError, match=message):
         make_options(**given)
 
 
-def test_a_near_miss_is_told():
+def test_unknown_rule_suggests_a_similar_name():
     assert unknown_rule("wrong_vjp").endswith("did you mean wrong-vjp?")

@@ -101,7 +101,7 @@ BY_A_PROGRAM = """
         ("called_by_program", BY_A_PROGRAM, "g", "unaudited"),
     ],
 )
-def test_a_function_is_called_as_its_package_calls_it(tmp_path, monkeypatch, name, caller, gradient, status):
+def test_function_is_called_as_its_package_calls_it(tmp_path, monkeypatch, name, caller, gradient, status):
     text = SOURCE.replace("{gradient}", gradient).replace("{caller}", textwrap.dedent(caller))
     module = import_source(text, tmp_path, name)
     monkeypatch.setitem(sys.modules, name, module)
@@ -146,7 +146,7 @@ BY_A_TEST_CASE = """
 
 @pytest.mark.parametrize("tests", [BY_A_TEST, BY_A_TEST_CASE])
 @pytest.mark.parametrize("folder", [".", "tests", "inside/tests"])
-def test_a_function_is_called_as_a_test_of_its_package_calls_it(tmp_path, monkeypatch, tests, folder):
+def test_function_is_called_as_a_test_of_its_package_calls_it(tmp_path, monkeypatch, tests, folder):
     monkeypatch.setattr(package_calls, "_SECONDS_OF_ONE", 0.5)
     home = tmp_path / "inside"
     home.mkdir()
@@ -166,7 +166,7 @@ def test_a_function_is_called_as_a_test_of_its_package_calls_it(tmp_path, monkey
     assert [subject.status for subject in report.subjects] == ["wrong"]
 
 
-def test_a_function_is_called_as_a_readme_calls_it(tmp_path, monkeypatch):
+def test_function_is_called_as_a_readme_calls_it(tmp_path, monkeypatch):
     code = "from permuting import Permuted, Plan\nimport torch\n"
     code += "Permuted.apply(torch.randn(2, 3, requires_grad=True), Plan([1, 2, 0]))\n"
     (tmp_path / "README.md").write_text(f"# Permuting\n\n```python\n{code}```\n")
@@ -213,7 +213,7 @@ def told(call, *args, select=("PB101", "PB209")):
     return [(f.rule, f.severity, f.verdict) for f in events.findings], events.findings
 
 
-def test_functions_are_found_with_what_they_were_given():
+def test_inner_functions_are_recorded_with_their_arguments():
     w = normal(3)
     subject = subject_of(lambda x, y: Round.apply(2 * x) @ Cube.apply(y + w))
     found = functions_inside(subject, make_case((normal(4, 3), normal(3)), {}, ("x", "y")))
@@ -224,36 +224,36 @@ def test_functions_are_found_with_what_they_were_given():
     assert torch.equal(found[0][1].tensors[0], 2 * normal(4, 3))
 
 
-def test_nothing_is_inside_of_a_function_or_of_what_calls_none():
+def test_function_or_native_callable_has_no_inner_functions():
     assert functions_inside(subject_of(Round), make_case((normal(3),), {}, ("x",))) == []
     assert functions_inside(subject_of(torch.sin), make_case((normal(3),), {}, ("x",))) == []
 
 
-def test_a_structure_inside_excuses():
+def test_identity_of_an_inner_function_is_intended():
     found, findings = told(lambda x: Negate.apply(x) * normal(3), normal(3))
     assert found == [("PB101", "info", "intended")]
     assert "its forward returns an input unchanged (Custom, which it calls)" in findings[0].message
 
 
-def test_words_inside_are_a_warning():
+def test_words_of_an_inner_function_give_a_warning():
     assert told(lambda x: GradientReversal.apply(x).sin(), normal(3))[0] == [("PB101", "warning", "intended")]
 
 
-def test_intent_of_one_function_excuses_no_slip_in_another():
+def test_intent_of_one_function_does_not_excuse_another():
     assert told(lambda x: Slip.apply(Negate.apply(x)), normal(3))[0] == [("PB101", "error", "wrong")]
     found, findings = told(lambda x: Slip.apply(Round.apply(x)) * normal(3), normal(3))
     assert found == [("PB101", "info", "intended"), ("PB101", "error", "wrong")]
     assert findings[1].message.startswith("in Custom: the gradient of x")
 
 
-def test_rules_for_functions_alone_are_run_on_them():
+def test_function_rules_run_on_inner_functions():
     found, findings = told(lambda x: Behind.apply(x) * 3.0, normal(3))
     assert found == [("PB209", "error", "wrong")]
     assert findings[0].message.startswith("in Behind: after an in-place change of x")
     assert told(lambda x: Cube.apply(x) * 3.0, normal(3))[0] == []
 
 
-def test_an_audit_of_a_small_example_keeps_the_intent():
+def test_case_on_smaller_inputs_keeps_the_intent():
     state = audit_of(lambda x: Negate.apply(x) * 2.0, normal(3))
     assert state.on(make_case((normal(1),), {}, ("x",))).intent is state.intent is not None
 
@@ -280,7 +280,7 @@ class Wraps(Function):
         return 2 * g
 
 
-def test_functions_of_tensors_of_another_class_are_left_alone():
+def test_inner_functions_of_tensor_subclasses_are_skipped():
     found = functions_inside(
         subject_of(lambda x: Cube.apply(Wraps.apply(x).as_subclass(torch.Tensor))), make_case((normal(3),), {}, ("x",))
     )
@@ -310,6 +310,6 @@ class ByHandle(Function):
         return g * 2, None
 
 
-def test_a_function_whose_arguments_serve_once_is_left_alone():
+def test_inner_function_with_single_use_arguments_is_skipped():
     found, _ = told(lambda x: ByHandle.apply(x, Handle()), normal(3))
     assert found == []

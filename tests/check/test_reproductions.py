@@ -125,7 +125,7 @@ def one_for_each_rule(family):
 
 
 @pytest.mark.slow
-def test_of_the_tutorial():
+def test_reproductions_of_the_tutorial():
     assert complaints(audited(TUTORIAL)) == []
 
 
@@ -139,7 +139,7 @@ def test_of_the_tutorial():
     ],
 )
 @pytest.mark.few(1)
-def test_of_mutants(family, rules, tmp_path):
+def test_reproductions_of_mutants(family, rules, tmp_path):
     mutants = one_for_each_rule(family)
     modules = [build(mutant, tmp_path) for mutant in mutants]
     options = replace(OPTIONS, select=(family,))
@@ -155,7 +155,7 @@ def test_of_mutants(family, rules, tmp_path):
 
 
 @pytest.mark.slow
-def test_of_functions_made_by_others_of_structures_and_of_random_ones(tmp_path, monkeypatch):
+def test_reproductions_of_factories_structures_and_random_functions(tmp_path, monkeypatch):
     (tmp_path / "made_up.py").write_text(MADE)
     monkeypatch.chdir(tmp_path)
     findings = audited("made_up.py", lambda subject: sys.modules[subject.target.__module__].inputs(subject.target))
@@ -164,7 +164,7 @@ def test_of_functions_made_by_others_of_structures_and_of_random_ones(tmp_path, 
     assert complaints(findings) == []
 
 
-def test_reproductions_of_what_a_compiler_does_are_short():
+def test_reproductions_with_a_compiler_are_short():
     findings = [f for f in audited(f"{TUTORIAL}:RoundStraightThrough") if f.rule in ("PB410", "PB415")]
     assert findings
     assert all(len(finding.reproduce) < 1200 for finding in findings)

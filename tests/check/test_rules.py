@@ -45,7 +45,7 @@ def findings(rule, module, alone):
 @each_rule
 @alone_and_among_all
 @pytest.mark.few(35)
-def test_the_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
+def test_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
     if rule.id == "PB003":  # the example never returns: do not wait the usual ten seconds for each attempt
         monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=0.6, total=20))
     if rule.id == "PB415" and is_backward_kept_by_compiled_grad():
@@ -58,13 +58,13 @@ def test_the_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
 @each_rule
 @alone_and_among_all
 @pytest.mark.few(38)
-def test_the_good_example_is_not_accused(rule, alone, tmp_path):
+def test_good_example_is_not_accused(rule, alone, tmp_path):
     found = findings(rule, example(rule, "Good", tmp_path), alone)
     assert [f.message for f in found if f.severity != "info"] == []
 
 
 @each_rule
-def test_the_page_has_its_sections_in_order(rule):
+def test_page_has_its_sections_in_order(rule):
     places = [rule.page.find(section) for section in SECTIONS]
     assert -1 not in places
     assert places == sorted(places)
@@ -72,7 +72,7 @@ def test_the_page_has_its_sections_in_order(rule):
 
 @pytest.mark.parametrize("rule", [rule for rule in all_rules() if rule.alias], ids=lambda rule: rule.alias.id)
 @pytest.mark.parametrize("level", ["Bad", "Good"])
-def test_the_examples_of_a_static_half(rule, level, tmp_path):
+def test_examples_of_a_static_half(rule, level, tmp_path):
     section = rule.page[rule.page.index("## In the source: ") :]
     block = re.search(rf"^### {level}\n```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     assert block, f"{rule.alias.id} has no code under '### {level}'"
@@ -92,7 +92,7 @@ def test_ids_and_names_are_unique():
     assert len(set(ids)) == len(set(names)) == len(rules) + len(halves)
 
 
-def test_a_rule_is_found_by_id_and_by_name():
+def test_rule_is_found_by_id_and_by_name():
     assert rule_named("pb101") is rule_named("wrong-vjp")
     assert rule_named("pb804") is rule_named("tensor-on-ctx-in-source") is rule_named("PB201")
     assert rule_named("PB999") is None

@@ -42,14 +42,14 @@ def made(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_right_product_is_not_accused(layout):
+def test_right_sparse_product_is_not_accused(layout):
     report = pullback.check(Product, *made(layout), select=("PB0", "PB1"), budget=60)
     assert [subject.status for subject in report.subjects] in (["ok"], ["unsupported"])
     assert told(report) == set()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_wrong_product_is(layout, capsys):
+def test_wrong_sparse_product_is_an_error(layout, capsys):
     report = pullback.check(Doubled, *made(layout), select=("PB0", "PB101"), budget=60)
     (finding,) = [f for f in report.findings if f.rule == "PB101"]
     assert finding.severity == "error"
@@ -58,7 +58,7 @@ def test_a_wrong_product_is(layout, capsys):
     assert f"the gradient is {finding.evidence.got:.6f}"[:-1] in capsys.readouterr().out
 
 
-def test_two_sparse_arguments_of_a_callable():
+def test_callable_with_two_sparse_arguments_is_ok():
     def product(a, b, scale):
         return scale["by"] * torch.sparse.mm(a, b)
 

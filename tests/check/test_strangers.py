@@ -69,7 +69,7 @@ class Scaled(Function):
         (Scaled, (normal(4), False), "with doubled = True"),
     ],
 )
-def test_arguments_that_are_no_tensors_are_varied(target, inputs, label):
+def test_non_tensor_arguments_are_varied(target, inputs, label):
     inputs = (*inputs, 1.0) if target is Huber else inputs
     findings = [f for f in pullback.check(target, *inputs, select="PB101").findings if f.severity == "error"]
     assert findings
@@ -91,7 +91,7 @@ class MaskedMean(Function):
         return g.unsqueeze(-1) * m / m.shape[-1], None
 
 
-def test_no_other_guess_acquits_by_chance():
+def test_wrong_gradient_is_not_hidden_by_a_lucky_guess():
     assert ("PB101", "error") in loud(MaskedMean, select="PB101")
 
 
@@ -107,7 +107,7 @@ class SampleNoise(Function):
         return g, g * torch.randn_like(g)
 
 
-def test_the_word_sample_silences_no_redrawn_noise():
+def test_redrawn_noise_is_a_warning_though_the_name_says_sample():
     assert ("PB602", "warning") in loud(SampleNoise, normal(4), normal(4, seed=1), select="PB602")
 
 
@@ -137,7 +137,7 @@ class Reversed(Function):
         return -g
 
 
-def test_an_identity_excuses_where_it_is_one():
+def test_identity_on_the_example_alone_excuses_nothing_elsewhere():
     assert ("PB101", "warning") in loud(FillsZeros, normal(4), select="PB101")
     report = pullback.check(Reversed, normal(4), select="PB101")
     assert [f.severity for f in report.findings] == ["info"]
@@ -158,7 +158,7 @@ class Quantised(Function):
         return g * x.std() / x.std()
 
 
-def test_nobody_means_nan_on_an_ordinary_input():
+def test_nan_on_an_ordinary_input_is_not_intended():
     assert ("PB101", "warning") in loud(Quantised, normal(4), select="PB101")
 
 
@@ -174,7 +174,7 @@ def test_nobody_means_nan_on_an_ordinary_input():
     ids=["layer_norm", "group_norm", "batch_norm", "normalize", "centred"],
 )
 @pytest.mark.parametrize("select", ["PB1", "PB5"])
-def test_what_terms_that_cancel_leave_is_rounding(target, example, select):
+def test_rounding_of_cancelling_terms_is_no_error(target, example, select):
     """Of two elements, or of one, such a gradient is 0, and computed it is the rounding of its terms."""
     assert not {rule for rule, severity in loud(target, example, select=select) if severity == "error"}
 
@@ -188,11 +188,11 @@ DEFINITE = A @ A.mT + torch.eye(3, dtype=A.dtype)
     [torch.linalg.eigh, torch.linalg.cholesky, lambda a: torch.linalg.cholesky(a).diagonal().log().sum()],
     ids=["eigh", "cholesky", "logdet"],
 )
-def test_functions_of_symmetric_matrices_are_moved_along_symmetric_ones(target):
+def test_symmetric_matrices_are_moved_along_symmetric_directions(target):
     assert not {rule for rule, severity in loud(target, DEFINITE, select=("PB1", "PB4")) if severity == "error"}
 
 
-def test_words_about_randomness_warn():
+def test_words_about_randomness_give_a_warning():
     class Gumbel(Function):
         """Gumbel noise."""
 
@@ -222,7 +222,7 @@ class WithGradient(Function):
 
 
 @pytest.mark.parametrize(("factor", "severities"), [(2.0, []), (3.0, ["error"])])
-def test_a_function_that_injects_a_gradient_excuses_nothing(factor, severities):
+def test_injected_gradient_must_be_right(factor, severities):
     def square(x):
         return WithGradient.apply((x * x).detach(), x, factor * x.detach())
 
@@ -245,14 +245,14 @@ class Mass(torch.autograd.Function):
         return g.unsqueeze(-1) * ctx.slope
 
 
-def test_masses_are_moved_so_that_they_sum_to_1():
+def test_probabilities_are_moved_so_that_they_sum_to_1():
     p = torch.rand(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.2
     found = {f.rule: f.severity for f in pullback.check(Mass, p / p.sum(-1, keepdim=True), select="PB101,PB4").findings}
     assert found.get("PB101") is None
     assert "error" in (found.get("PB401"), found.get("PB404"))
 
 
-def test_a_reentrant_checkpoint_is_audited_by_backward():
+def test_reentrant_checkpoint_is_audited_by_backward():
     def block(x):
         return checkpoint(lambda y: torch.sin(y) * y, x, use_reentrant=True)
 
@@ -278,7 +278,7 @@ class Doubled(torch.autograd.Function):
         return 2 * x * g
 
 
-def test_what_backward_adds_up_is_compared():
+def test_gradient_accumulated_by_backward_is_compared():
     found = {f.rule: f.severity for f in pullback.check(Doubled, torch.randn(3, 5), select="PB1").findings}
     assert found == {"PB101": "error", "PB119": "info"}
 
@@ -298,7 +298,7 @@ class Frees(torch.autograd.Function):
         return g, g
 
 
-def test_no_call_changes_the_example_of_the_next():
+def test_freed_input_is_restored_between_calls():
     found = {f.rule: f.severity for f in pullback.check(Frees, torch.randn(3), torch.randn(3)).findings}
     assert found["PB202"] == "error"
     assert not {"PB001", "PB002", "PB101"} & set(found)
@@ -318,7 +318,7 @@ class ByNumpy(torch.autograd.Function):
         return g * ctx.saved_tensors[0].cosh()
 
 
-def test_what_leaves_pytorch_is_no_fault_in_a_transform():
+def test_numpy_forward_under_transforms_is_an_info():
     found = pullback.check(lambda x: ByNumpy.apply(x), torch.randn(3, 5), select="PB405,PB406,PB408,PB413").findings
     assert {f.severity for f in found} == {"info"}
 
@@ -338,7 +338,7 @@ class FreesItsOutput(Function):
         return 2 * g
 
 
-def test_an_output_that_the_backward_frees_is_not_read_afterwards():
+def test_output_freed_by_the_backward_is_not_read_again():
     findings = pullback.check(FreesItsOutput, normal(3, 4), budget=60).findings
     assert "PB002" not in {f.rule for f in findings}
 
@@ -357,7 +357,7 @@ class ClampsItsGradient(Function):
         return g * x.clamp(max=15).exp()
 
 
-def test_another_gradient_is_no_lost_accuracy():
+def test_clamped_gradient_is_no_lost_accuracy():
     findings = pullback.check(ClampsItsGradient, normal(3), select="PB302,PB303", budget=60).findings
     assert [f.rule for f in findings if f.severity == "error"] == []
 
@@ -424,7 +424,7 @@ class MeanAndDeviation(Function):
         (LogSumExp, (normal(4, 4),), "dim = 0"),
     ],
 )
-def test_what_is_wrong_in_a_variant_alone_is_told_whatever_its_cause(target, inputs, where):
+def test_fault_in_a_variant_alone_is_an_error(target, inputs, where):
     findings = pullback.check(target, *inputs, select=("PB1",), budget=30).findings
     assert [f.severity for f in findings if f.rule == "PB101" and where in f.message][:1] == ["error"]
 
@@ -443,7 +443,7 @@ class LogDeterminant(Function):
         return g * torch.linalg.inv(a).tril()
 
 
-def test_the_reproduction_of_a_symmetric_matrix_keeps_it_symmetric(capsys):
+def test_reproduction_with_a_symmetric_matrix_moves_it_symmetrically(capsys):
     a = normal(3, 3)
     (finding,) = pullback.check(LogDeterminant, a @ a.mT + torch.eye(3), select=("PB101",)).findings
     exec(finding.reproduce, {})
@@ -469,7 +469,7 @@ class GatedCell(Function):
         return both @ w + g * gate, both.t() @ h
 
 
-def test_a_state_of_size_1_beside_wider_weights_is_no_input():
+def test_state_that_would_broadcast_against_wider_weights_is_not_tried():
     assert not [rule for rule, severity in loud(GatedCell, normal(3, 5), normal(10, 5)) if severity == "error"]
 
 
@@ -492,7 +492,7 @@ class Normalised(Function):
         return scale * (by_y - by_y.mean(0) - y * (by_y * y).mean(0)), (g * y).sum(0), None
 
 
-def test_running_statistics_are_no_inputs():
+def test_running_statistics_are_not_differentiated():
     assert loud(Normalised, normal(5, 3), normal(3), torch.zeros(3, dtype=torch.float64)) == set()
 
 
@@ -522,7 +522,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_modes_of_the_program_change_nothing(mode):
+def test_active_modes_of_the_program_change_no_finding(mode):
     x = normal(4)
     with MODES[mode]():
         assert loud(Cube, x) == set()
@@ -530,7 +530,7 @@ def test_modes_of_the_program_change_nothing(mode):
         assert ("PB101", "error") in loud(WrongCube)
 
 
-def test_an_error_in_a_file_with_an_absent_import_stays_one(tmp_path):
+def test_error_in_a_file_with_an_absent_import_stays_an_error(tmp_path):
     file = tmp_path / "with_absent.py"
     file.write_text(
         "import torch\nfrom no_such_vision.ops import nms\n\n\n"
@@ -591,7 +591,7 @@ class Scores(Function):
         (Scores, (normal(2, 4, 4), normal(2, 4, 4)), "warning"),
     ],
 )
-def test_sizes_that_are_equal_in_the_example_are_parted(function, given, severity):
+def test_equal_sizes_of_the_example_are_varied_separately(function, given, severity):
     assert loud(function, *given, select="PB101") == {("PB101", severity)}
 
 
@@ -612,7 +612,7 @@ class Smoothed(Function):
         return g.unsqueeze(-1) * gradient, None
 
 
-def test_a_number_that_is_zero_by_default_is_switched_on():
+def test_number_that_is_zero_by_default_is_varied():
     assert loud(Smoothed, normal(3, 4), select="PB101") == {("PB101", "error")}
 
 
@@ -635,7 +635,7 @@ class Remembers(Function):
         return Remembers.total.clone()
 
 
-def test_a_backward_that_adds_up_over_calls_is_wrong():
+def test_backward_that_accumulates_over_calls_is_an_error():
     assert loud(Remembers, normal(3), select="PB101,PB601") == {("PB601", "error")}
 
 
@@ -655,7 +655,7 @@ class SinglePrecision(Function):
         return g * torch.sigmoid(x)
 
 
-def test_a_function_of_float32_alone_is_decided():
+def test_float32_only_function_is_ok():
     report = pullback.check(SinglePrecision, normal(5).float(), select="PB1,PB3")
     assert [subject.status for subject in report.subjects] == ["ok"]
 
@@ -674,7 +674,7 @@ class Rotates(Function):
         return g * cos + (g * sin).roll(-1, -1), None, None
 
 
-def test_tables_of_an_example_that_asks_for_no_gradient_may_get_none():
+def test_none_for_a_table_is_an_error_only_if_its_gradient_is_requested():
     x, angles = normal(3, 4), normal(3, 4)
     assert loud(Rotates, x, angles.cos(), angles.sin(), select="PB1") == {("PB107", "warning")}
     asked = (x.requires_grad_(), angles.cos().requires_grad_(), angles.sin().requires_grad_())
@@ -697,7 +697,7 @@ class Refuses(Function):
         return g * 3 * x**2
 
 
-def test_a_backward_may_refuse_where_a_graph_of_it_is_asked_for():
+def test_refusal_of_double_backward_is_not_reported():
     assert loud(Refuses, normal(4)) == set()
     with pytest.raises(NotImplementedError):
         torch.autograd.functional.hessian(lambda x: Refuses.apply(x).sum(), normal(4))
@@ -740,7 +740,7 @@ SINGLE = {"value": ["info"], "gradient": ["warning"], "inputs": ["info"], "nowhe
 
 
 @pytest.mark.parametrize("where", SINGLE)
-def test_digits_of_float64_that_pass_through_float32(where):
+def test_float64_values_rounded_through_float32_are_reported(where):
     told = pullback.check(in_single(where), normal(3, 4), select="PB105").findings
     assert [f.severity for f in told] == SINGLE[where]
     assert all(f.verdict == ("ok" if f.severity == "info" else "unstable") for f in told)
@@ -748,7 +748,7 @@ def test_digits_of_float64_that_pass_through_float32(where):
     assert not pullback.check(in_single(where), normal(3, 4).float(), select="PB105").findings
 
 
-def test_few_digits_of_a_quantiser_or_of_a_saturated_function_are_its_own():
+def test_few_digits_of_quantised_and_saturated_values_are_not_reported():
     rounds = function(lambda x: (255 * x).round() / 255, lambda g, x: g)
     saturates = function(lambda x: torch.tanh(40 + x), lambda g, x: g / torch.cosh(40 + x) ** 2)
     for target in (rounds, saturates):
@@ -769,7 +769,7 @@ class Linear(Function):
         return g.mm(weight), g.t().mm(x)
 
 
-def test_a_layer_of_matrices_that_takes_sequences_differentiates_them_too():
+def test_backward_for_matrices_alone_is_an_info_if_the_forward_takes_batches():
     told = pullback.check(Linear, normal(5, 4), normal(3, 4), select="PB1").findings
     assert [f.severity for f in told if f.rule == "PB119"] == ["info"]  # it may be by accident that the forward does
 
@@ -789,12 +789,12 @@ def test_a_layer_of_matrices_that_takes_sequences_differentiates_them_too():
         assert loud(right, normal(5, 4), normal(3, 4), select="PB1") == set()
 
 
-def test_a_backward_raises_though_the_output_is_not_finite():
+def test_backward_that_raises_on_nonfinite_outputs_is_an_error():
     raises = function(lambda x: 1 / (x - x), lambda g, x: g.no_such_method())
     assert loud(raises, normal(3), select="PB119") == {("PB119", "error")}
 
 
-def test_one_tensor_in_two_roles_is_no_proof():
+def test_finding_on_a_shared_tensor_alone_is_a_warning():
     """Where one argument has the values of the other, the clamp is reached: with two tensors as with one."""
 
     class Excess(Function):
@@ -839,20 +839,20 @@ class Ragged(Segments):
         return Segments.forward(ctx, x, offsets.diff())
 
 
-def test_lengths_and_offsets_follow_the_size_that_they_part():
+def test_lengths_and_offsets_follow_the_size_they_partition():
     rows = normal(6, 2)
     assert loud(Segments, rows, torch.tensor([2, 1, 3]), select="PB1,PB5") == set()
     assert loud(Ragged, rows, torch.tensor([0, 2, 3, 6]), select="PB1,PB5") == set()
 
 
-def test_what_a_tolerance_leaves_is_no_broken_law():
+def test_slight_nonlinearity_in_the_cotangent_is_a_warning():
     """A gradient that is not quite linear in the cotangent, as an iteration leaves it."""
     rough = function(torch.sin, lambda g, x: g * x.cos() * (1 + 5e-3 * torch.tanh(g.abs().sum())))
     assert loud(rough, normal(4), select="PB109") == {("PB109", "warning")}
     assert loud(function(torch.sin, lambda g, x: g.abs() * x.cos()), normal(4), select="PB109") == {("PB109", "error")}
 
 
-def test_a_gradient_by_hand_is_no_fault_of_a_checkpoint():
+def test_manually_accumulated_gradient_is_no_checkpoint_finding():
     class ByHand(Function):
         """Adds to the gradient of a second argument itself, as reversible layers do."""
 
@@ -889,12 +889,12 @@ class Projected(Function):
         return 2 * g, None
 
 
-def test_sizes_that_an_object_in_a_closure_is_made_for_are_no_warning():
+def test_sizes_required_by_an_object_in_a_closure_cause_no_warning():
     grid = Grid(5)
     assert not {rule for rule, _ in loud(lambda x: Projected.apply(x, grid), normal(3, 5), select="PB119")}
 
 
-def test_a_process_group_of_the_callers_process_is_not_there():
+def test_missing_process_group_is_a_warning():
     def gathers(x):
         raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
 
@@ -905,7 +905,7 @@ def test_a_process_group_of_the_callers_process_is_not_there():
     assert "a process of its own" in told.hint
 
 
-def test_a_backward_that_raises_is_told_of_a_function_without_a_steady_value_too():
+def test_raising_backward_of_a_nondeterministic_function_is_an_error():
     class Noisy(Function):
         @staticmethod
         def forward(ctx, x):

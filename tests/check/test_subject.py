@@ -18,7 +18,7 @@ from .making import normal
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_call_is_one_of_tensors_on_the_cpu():
+def test_on_device_moves_tensors_to_the_device_and_back():
     seen = []
 
     def call(x, options):
@@ -33,7 +33,7 @@ def test_a_call_is_one_of_tensors_on_the_cpu():
     assert [getattr(t, "shape", t) for t in same] == [(3,), (2,), "a word"]
 
 
-def test_examples_on_several_devices_and_on_none_are_refused():
+def test_example_on_meta_is_refused():
     here, meta = torch.ones(2), torch.ones(2, device="meta")
     assert device_of([((here, 3), {})]) is None
     with pytest.raises(OptionError, match=r"the example is on meta, where tensors have no values"):
@@ -61,7 +61,7 @@ needs_one = pytest.mark.skipif(
 @needs_one
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["given", "guessed"])
-def test_a_right_function_that_demands_a_device_is_not_accused(found, way):
+def test_right_function_that_requires_a_device_is_not_accused(found, way):
     ((rule, severity, message),) = found[way]["Cube"][0]
     assert (rule, severity) == ("PB006", "info")
     assert "did not run" in message
@@ -71,7 +71,7 @@ def test_a_right_function_that_demands_a_device_is_not_accused(found, way):
 @needs_one
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["given", "guessed"])
-def test_a_wrong_one_is(found, way):
+def test_wrong_function_that_requires_a_device_is_an_error(found, way):
     findings, reproduction = found[way]["Wrong"]
     assert [rule for rule, severity, _ in findings if severity == "error"] == ["PB101"]
     assert "t.to('fake" in reproduction
@@ -79,14 +79,14 @@ def test_a_wrong_one_is(found, way):
 
 @needs_one
 @pytest.mark.slow
-def test_the_dtype_of_a_gradient_is_seen_there(found):
+def test_dtype_of_the_gradient_is_checked_on_the_device(found):
     findings, _ = found["given"]["Narrow"]
     assert any(rule == "PB105" and "float32" in message and "float64" in message for rule, _, message in findings)
 
 
 @needs_one
 @pytest.mark.slow
-def test_a_gradient_that_is_elsewhere_is_told(found):
+def test_gradient_on_another_device_is_an_error(found):
     findings, reproduction = found["given"]["Elsewhere"]
     (message,) = [message for rule, severity, message in findings if (rule, severity) == ("PB105", "error")]
     assert "float64 on cpu for x of float64 on fake" in message
@@ -96,7 +96,7 @@ def test_a_gradient_that_is_elsewhere_is_told(found):
 
 @needs_one
 @pytest.mark.slow
-def test_the_weights_of_a_module_are_compared(found):
+def test_weights_of_a_module_are_compared_on_the_device(found):
     assert [rule for rule, _, _ in found["given"]["Layer(Cube)"][0]] == ["PB006"]
     findings, reproduction = found["given"]["Layer(Doubled)"]
     ((rule, message),) = [(rule, message) for rule, severity, message in findings if severity == "error"]

@@ -31,19 +31,19 @@ def told(target):
     return [(f.severity, "in the middle" in f.message) for f in found]
 
 
-def test_a_squeeze_too_many():
+def test_backward_with_a_superfluous_squeeze_is_a_warning():
     assert told(of_rows(lambda g: g.sum(-1))) == []
     assert told(of_rows(lambda g: g.sum(-1, keepdim=True).squeeze())) == [("warning", True)]
 
 
-def test_a_function_of_matrices_is_not_given_more_dimensions():
+def test_function_of_matrices_gets_no_further_dimensions():
     assert [c.tensors[0].shape for c in with_one_between(audit_of(of_rows(torch.sum), normal(3, 5)))] == [(3, 1, 5)]
     for dim, x in ((1, normal(3, 5)), (-1, normal(3)), (-1, normal(3, 4, 5))):
         assert list(with_one_between(audit_of(of_rows(torch.sum, dim), x))) == []
 
 
 @pytest.mark.parametrize("constant", [False, True])
-def test_a_constant_is_not_passed_as_a_variable_too(constant):
+def test_constant_is_not_also_passed_as_a_variable(constant):
     class Product(Function):
         @staticmethod
         def forward(ctx, x, y):
@@ -75,7 +75,7 @@ class NearlyUnit(Function):
         return torch.where((length - 1).abs() < 1e-9, g, (g - y * (g * y).sum(-1, keepdim=True)) / length)
 
 
-def test_a_projection_is_tried_on_what_it_gives():
+def test_output_of_a_projection_is_tried_as_its_input():
     (case,) = of_its_own(audit_of(NearlyUnit, normal(3, 5)))
     assert torch.allclose(case.tensors[0].norm(dim=-1), torch.ones(3, dtype=torch.float64))
     (finding,) = pullback.check(NearlyUnit, normal(3, 5), select="PB101").findings
@@ -83,6 +83,6 @@ def test_a_projection_is_tried_on_what_it_gives():
     assert "with the output as x" in finding.message
 
 
-def test_no_output_is_tried_that_is_the_input_or_has_another_shape():
+def test_output_equal_to_the_input_or_of_another_shape_is_not_tried():
     assert list(of_its_own(audit_of(torch.clone, normal(3)))) == []
     assert list(of_its_own(audit_of(torch.sum, normal(3)))) == []

@@ -20,7 +20,7 @@ def watched(block, **options):
     return found.report
 
 
-def test_what_is_called_is_audited_on_its_inputs():
+def test_called_function_is_audited_on_its_inputs():
     report = watched(lambda: square(ones()).sum().backward())
     assert [subject.name for subject in report.subjects] == ["Square"]
     (finding,) = report.findings
@@ -28,17 +28,17 @@ def test_what_is_called_is_audited_on_its_inputs():
     assert finding.location.file.endswith("watched.py")
 
 
-def test_what_is_not_called_is_not_audited():
+def test_uncalled_function_is_not_audited():
     assert watched(lambda: torch.ones(3).sin()).subjects == ()
 
 
-def test_an_apply_that_was_bound_before_is_seen_and_one_after_is_not():
+def test_bound_apply_is_captured_inside_the_block_only():
     report = watched(lambda: cube(ones()))
     square(ones())
     assert [subject.name for subject in report.subjects] == ["Cube"]
 
 
-def test_the_report_comes_though_the_block_raises():
+def test_report_is_shown_though_the_block_raises():
     def block():
         square(ones())
         raise KeyError("x")
@@ -49,7 +49,7 @@ def test_the_report_comes_though_the_block_raises():
     assert not seen[0].ok
 
 
-def test_results_and_random_numbers_are_the_same():
+def test_results_and_random_numbers_are_unchanged():
     def run():
         torch.manual_seed(0)
         x = torch.randn(4, requires_grad=True)
@@ -61,7 +61,7 @@ def test_results_and_random_numbers_are_the_same():
     assert torch.equal(got[0], expected)
 
 
-def test_an_op_of_ours_is_no_function_of_the_user():
+def test_ops_of_pullback_are_not_captured():
     op = pullback.function(lambda x: torch.sigmoid(x) * x)
     assert watched(lambda: op(ones()).sum().backward()).subjects == ()
 
@@ -82,7 +82,7 @@ class Twice(torch.autograd.Function):
         return 2 * g
 
 
-def test_transforms_work_as_ever():
+def test_transforms_work_inside_the_block():
     def block():
         assert torch.func.grad(lambda x: Twice.apply(x).sum())(torch.ones(2)).tolist() == [2, 2]
         assert torch.vmap(Twice.apply)(torch.ones(2, 2)).tolist() == [[2, 2], [2, 2]]
@@ -90,7 +90,7 @@ def test_transforms_work_as_ever():
     assert watched(block).ok
 
 
-def test_what_is_compiled_works_as_ever_and_is_not_seen():
+def test_compiled_function_works_and_is_not_captured():
     def block():
         compiled = torch.compile(lambda x: Twice.apply(x) + 1, backend="aot_eager", fullgraph=True)
         x = ones()
@@ -100,7 +100,7 @@ def test_what_is_compiled_works_as_ever_and_is_not_seen():
     assert watched(block).subjects == ()
 
 
-def test_a_process_that_is_forked_notes_nothing_and_reports_nothing():
+def test_forked_process_captures_and_reports_nothing():
     def block():
         child = os.fork()
         if not child:
@@ -128,18 +128,18 @@ def test_blocks_may_be_nested():
     assert [s.name for s in outer.subjects] == ["Square", "Cube"]
 
 
-def test_it_prints_the_report(capsys):
+def test_report_is_printed(capsys):
     with pullback.watch(**QUICK):
         square(ones())
     assert re.search(r"^Square +wrong", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_a_wrong_option_is_said_before_the_block():
+def test_invalid_option_is_refused_before_the_block():
     with pytest.raises(OptionError, match="no rule"):
         pullback.watch(select="PB999")
 
 
-def test_apply_is_left_as_it_was():
+def test_apply_is_restored():
     before = vars(torch.autograd.Function)["apply"]
     watched(lambda: Square.apply(ones()))
     assert vars(torch.autograd.Function)["apply"] is before

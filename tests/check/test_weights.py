@@ -49,15 +49,15 @@ def errors(*call):
     return {f.rule: f.message for f in pullback.check(*call).findings if f.severity == "error"}
 
 
-def test_a_module_whose_weight_gets_a_wrong_gradient_is_wrong():
+def test_wrong_gradient_of_a_module_weight_is_an_error():
     assert "the gradient of weight[" in errors(Scale(factor=2.0), batch())["PB101"]
 
 
-def test_a_module_is_right_if_its_weight_is():
+def test_right_module_is_not_accused():
     assert errors(Scale(), batch()) == {}
 
 
-def test_a_new_scale_of_ones_makes_no_identity_of_a_module():
+def test_scale_of_ones_is_no_identity():
     weight = torch.ones(4, requires_grad=True)
 
     def scaled(x):
@@ -79,16 +79,16 @@ WRONG = Scale(factor=-1.0)
         pytest.param((functools.partial(lambda layer, x: layer(x), WRONG),), "args[0].weight[", id="partial"),
     ],
 )
-def test_weights_of_closures_methods_and_modules_that_are_given(call, weight):
+def test_weights_of_closures_methods_and_modules_are_compared(call, weight):
     function, *others = call
     assert weight in errors(function, batch(), *others)["PB101"]
 
 
-def test_a_weight_that_a_partial_gives_to_an_operator_is_right():
+def test_weight_bound_by_a_partial_is_compared():
     assert errors(functools.partial(torch.multiply, torch.ones(4, requires_grad=True)), batch()) == {}
 
 
-def test_the_reproduction_shows_the_wrong_gradient_of_a_weight(capsys):
+def test_reproduction_shows_the_wrong_gradient_of_a_weight(capsys):
     report = pullback.check(Scale(factor=2.0), batch())
     (finding,) = [f for f in report.findings if f.rule == "PB101"]
     exec(finding.reproduce.replace("# fn = ", "pass  # "), {"fn": Scale(factor=2.0).double()})
@@ -112,7 +112,7 @@ class Frozen(torch.autograd.Function):
             return torch.autograd.grad(x * w, (x, w), g)
 
 
-def test_a_backward_that_fails_for_a_frozen_weight():
+def test_backward_that_fails_for_a_frozen_weight_is_an_error():
     class Module(Scale):
         def forward(self, x):
             return Frozen.apply(x, self.weight)
@@ -140,7 +140,7 @@ class Nested(torch.autograd.Function):
         return x.grad, None
 
 
-def test_weights_that_only_a_nested_backward_reaches():
+def test_weights_reached_by_a_nested_backward_are_reported():
     module = nn.Linear(4, 4)
     told = errors(lambda x: Nested.apply(x, module), batch())
     assert "where no argument requires grad" in told["PB118"]
@@ -159,7 +159,7 @@ class TrainsAlone(torch.autograd.Function):
         return ctx.scale * g, None
 
 
-def test_a_backward_that_fails_in_eval_mode():
+def test_backward_that_fails_in_eval_mode_is_an_error():
     class Module(nn.Module):
         def forward(self, x):
             return TrainsAlone.apply(x, self.training)
@@ -167,7 +167,7 @@ def test_a_backward_that_fails_in_eval_mode():
     assert "(in .eval() mode)" in errors(Module(), batch())["PB119"]
 
 
-def test_the_mask_of_another_call_is_found_though_both_start_from_one_seed():
+def test_mask_of_another_call_is_found_despite_equal_seeds():
     class Drop(torch.autograd.Function):
         mask = None
 
@@ -183,7 +183,7 @@ def test_the_mask_of_another_call_is_found_though_both_start_from_one_seed():
     assert "PB120" in errors(Drop, batch())
 
 
-def test_what_is_held_is_afterwards_as_it_was():
+def test_module_state_is_restored():
     module = Scale()
     module.weight.grad = torch.ones(4)
     before = {name: t.detach().clone() for name, t in module.state_dict().items()}
@@ -200,7 +200,7 @@ def test_what_is_held_is_afterwards_as_it_was():
     assert torch.equal(module.weight.grad, torch.ones(4))
 
 
-def test_weights_alone_are_audited_where_no_argument_is_differentiated():
+def test_weights_are_audited_if_no_argument_is_differentiable():
     class Rows(nn.Module):
         def __init__(self, factor):
             super().__init__()
@@ -228,18 +228,18 @@ def test_weights_alone_are_audited_where_no_argument_is_differentiated():
     ],
     ids=lambda module: type(module).__name__,
 )
-def test_right_modules_of_pytorch_are_not_accused(module):
+def test_pytorch_modules_are_not_accused(module):
     x = batch().unsqueeze(0) if isinstance(module, nn.InstanceNorm1d | nn.TransformerEncoderLayer) else batch()
     assert errors(module, x) == {}
 
 
 @pytest.mark.slow
-def test_one_tensor_that_is_passed_three_times_is_differentiated_in_each_place():
+def test_tensor_passed_three_times_is_differentiated_in_each_place():
     x = batch().unsqueeze(0)
     assert errors(nn.MultiheadAttention(4, 2, batch_first=True), x, x, x) == {}
 
 
-def test_pytorch_loses_a_part_of_the_second_derivative_of_weight_norm():
+def test_pytorch_loses_part_of_the_second_derivative_of_weight_norm():
     """Not our finding alone: `gradgradcheck` fails on `torch._weight_norm`, too, and passes on the formula."""
     v, g = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 1, dtype=torch.float64)
     inputs = [v.requires_grad_(), g.requires_grad_()]
@@ -266,7 +266,7 @@ class StopsOnPurpose(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["detach", "no_grad"])
-def test_a_gradient_that_a_module_stops_is_a_warning(how):
+def test_stopped_gradient_of_a_module_is_a_warning(how):
     findings = pullback.check(StopsOnPurpose(how), batch()).findings
     assert [f.rule for f in findings if f.severity == "error"] == []
     told = {f.rule: f.message for f in findings if f.severity == "warning"}
@@ -274,7 +274,7 @@ def test_a_gradient_that_a_module_stops_is_a_warning(how):
     assert "teacher.weight" in told["PB118"]
 
 
-def test_words_of_a_function_hold_for_the_weights_that_it_is_given():
+def test_intent_of_a_function_covers_the_weights_it_is_given():
     class Shrinks(torch.autograd.Function):
         """Scales the gradient by a tenth."""
 
@@ -290,7 +290,7 @@ def test_words_of_a_function_hold_for_the_weights_that_it_is_given():
     assert errors(lambda x: x * Shrinks.apply(weight), batch()) == {}
 
 
-def test_the_gradient_of_an_input_is_compared_for_other_weights_too():
+def test_gradient_of_an_input_is_compared_at_other_weights_too():
     class Forgets(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, w):
@@ -314,14 +314,14 @@ def test_each_weight_of_a_custom_function_is_compared():
     assert "the gradient of 10.weight[" in finding.message
 
 
-def test_weights_that_are_too_large_to_compare_are_named():
+def test_weights_too_large_to_compare_are_named():
     findings = pullback.check(nn.Linear(1024, 512), torch.randn(2, 1024)).findings
     assert [f.message for f in findings if f.rule == "PB006"] == [
         "the gradients of weight were not compared: there are too many of them, or no time was left"
     ]
 
 
-def test_weights_that_are_elsewhere_or_get_sparse_gradients_are_left_alone():
+def test_weights_on_other_devices_or_with_sparse_gradients_are_skipped():
     class Module(nn.Module):
         def __init__(self):
             super().__init__()
@@ -370,7 +370,7 @@ class Layer(nn.Module):
 @pytest.mark.parametrize(
     ("function", "where"), [(READS_RAW_MEMORY, "transposed inputs|sliced"), (FORGETS_ONE_ROW, "-> 1"), (RIGHT, None)]
 )
-def test_weights_are_compared_for_other_inputs_too(function, where):
+def test_weights_are_compared_at_other_inputs_too(function, where):
     x = torch.linspace(-2, 1, 15, dtype=torch.float64).sin().view(5, 3)
     found = [f for f in pullback.check(Layer(function), x, select="PB101").findings if f.severity == "error"]
     assert len(found) == (where is not None)
@@ -408,7 +408,7 @@ def of_holders():
 
 
 @pytest.mark.parametrize("name", of_holders())
-def test_weights_in_containers_objects_and_defaults(name):
+def test_weights_in_containers_objects_and_defaults_are_compared(name):
     assert f"the gradient of {name}" in errors(of_holders()[name], batch())["PB101"]
 
 
@@ -431,14 +431,14 @@ class Adjoint(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("is_module", [True, False])
-def test_weights_that_are_given_beside_what_holds_them_are_one_tensor(is_module):
+def test_weights_passed_beside_their_module_are_the_same_tensors(is_module):
     layer = nn.Linear(4, 3).double()
     function = layer if is_module else lambda x: x @ layer.weight.T + layer.bias
     assert errors(Adjoint, function, batch().double(), *layer.parameters()) == {}
 
 
 @pytest.mark.parametrize("is_module", [True, False])
-def test_weights_of_an_argument_that_get_no_gradient(is_module):
+def test_weight_of_an_argument_without_gradient_is_an_error(is_module):
     layer = nn.Linear(4, 3).double()
     function = layer if is_module else lambda x: x @ layer.weight.T + layer.bias
     assert "layer.weight" in errors(Adjoint, function, batch().double()).get("PB118", "").replace("function.", "layer.")

@@ -38,7 +38,7 @@ def guessed(target, *given):
     return prepare(subject_of(target), Options(), cases, Silent(), frozenset())
 
 
-def test_none_for_an_input_that_we_made_require_grad_is_a_warning():
+def test_none_for_an_input_marked_by_the_audit_is_a_warning():
     for rule in ("PB107", "PB101"):  # where the rule of its own is not run, the general one tells of it
         (told,) = found(Ignores, rule)
         assert told.severity == "warning"
@@ -46,7 +46,7 @@ def test_none_for_an_input_that_we_made_require_grad_is_a_warning():
 
 
 @pytest.mark.parametrize(("is_asked", "severity"), [(True, "error"), (False, "warning")])
-def test_none_for_an_input_that_the_user_made_require_grad_is_an_error(is_asked, severity):
+def test_none_for_an_input_marked_by_the_user_is_an_error(is_asked, severity):
     given = [normal(3, seed=seed).requires_grad_(is_asked) for seed in range(2)]
     for rule in ("PB107", "PB101"):
         (told,) = found(Ignores, rule, *given)
@@ -63,7 +63,7 @@ class Grouped(Function):
         return g
 
 
-def test_what_the_machine_lacks_is_the_reason():
+def test_missing_process_group_is_given_as_the_reason():
     (told,) = found(Grouped, "PB001")
     assert told.severity == "warning"
     assert "needs what is not here" in told.message
@@ -90,7 +90,7 @@ class Kernel(Function):
         return None, (g * value * -2 / scale).sum(), None
 
 
-def test_a_callable_is_another_one_if_the_gradient_is_right_only_there():
+def test_callable_for_which_the_gradient_is_right_is_chosen():
     state, _ = guessed(Kernel)
     assert state.base.values[2] is DISTANCES[1]
 
@@ -109,13 +109,13 @@ class Expands(Function):
         return 2 * g.expand(ctx.steps, *g.shape) if len(rows) > 1 else 2 * g, None
 
 
-def test_a_whole_number_fits_the_tensors_if_then_the_shapes_of_gradients_do():
+def test_integer_for_which_gradient_shapes_are_right_is_chosen():
     state, _ = guessed(Expands)
     x, steps = state.base.values
     assert steps == x.shape[0]
 
 
-def test_a_given_example_is_not_doubted():
+def test_given_example_is_not_doubted():
     state, why = guessed(Ignores, normal(3), normal(3, seed=1))
     assert not why
     assert not state.guessed
@@ -135,7 +135,7 @@ class Scaled(Function):
         return g * scale, (g * x).sum()
 
 
-def test_shapes_that_the_backward_does_not_take_are_told_though_others_are_found():
+def test_shapes_that_fail_in_the_backward_are_reported_as_a_warning():
     state, _ = guessed(Scaled)
     assert state.base.values[1].shape == ()
     assert state.given[0].values[1].shape == (3, 5)
@@ -158,7 +158,7 @@ class Masked(Function):
         return g * torch.ones_like(x[mask]), None
 
 
-def test_a_fault_is_not_hidden_by_tensors_of_another_kind():
+def test_fault_is_not_hidden_by_another_kind_of_tensor():
     state, _ = guessed(Masked)
     x, mask = state.base.values
     assert mask.dtype == torch.bool
@@ -190,7 +190,7 @@ def spike(B=1):
 """
 
 
-def test_a_number_of_a_factory_around_the_call_is_no_tensor(tmp_path):
+def test_number_of_an_enclosing_factory_is_no_tensor(tmp_path):
     assert found(import_source(ENCLOSED, tmp_path, "example_enclosed").Spike, "PB209") == []
 
 
@@ -238,7 +238,7 @@ class NoSine(Function):
         return g * x.cos(), g * x.sin()
 
 
-def test_another_guess_that_the_gradient_is_right_for_is_what_was_meant():
+def test_guess_for_which_the_gradient_is_right_is_preferred():
     for target, fit in ((ModulusOfPairs, "a last dimension of 2"), (ScaledRows, "width with size 1 in dim 1")):
         state, _ = guessed(target)
         assert state.base.fit == fit
@@ -260,14 +260,14 @@ class SquaredError(Function):
         return 2 * g * (x - target), -2 * g * (x - target)
 
 
-def test_what_is_wrong_for_every_guess_is_an_error():
+def test_gradient_wrong_for_every_guess_is_an_error():
     for target in (NoSine, SquaredError):
         state, _ = guessed(target)
         assert state.base.fit == ""
         assert found(target, "PB101")[0].severity == "error"
 
 
-def test_what_is_wrong_on_given_inputs_is_an_error_whatever_others_would_say():
+def test_gradient_wrong_on_given_inputs_is_an_error():
     assert found(ModulusOfPairs, "PB101", normal(2, 3))[0].severity == "error"
 
 
@@ -299,7 +299,7 @@ class Draw(Function):
         return 2 * g * scale.log(), g
 
 
-def test_nan_for_a_guess_that_is_not_positive_accuses_nobody():
+def test_nan_on_a_negative_guess_is_no_error():
     state, _ = guessed(LogOfScale)
     assert state.base.fit == "positive numbers"
     for target in (LogOfScale, Draw):

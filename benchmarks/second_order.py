@@ -120,7 +120,9 @@ def main() -> None:
     ]
     head = [f"step with a second derivative (over eager: floor {FLOOR}; goal {GOAL})"]
     shown = table([*head, *(f"{peer} / {over}" for peer, over in SHOWN_RATIOS)], lines)
-    shown += "".join(f"\n\n`torch.compile` of {what}, with default options: {fate}." for what, fate in by_default.items())
+    shown += "".join(
+        f"\n\n`torch.compile` of {what}, with default options: {fate}." for what, fate in by_default.items()
+    )
     publish(__file__, options, shown, {"seconds": found, "torch.compile as it comes": by_default})
 
 

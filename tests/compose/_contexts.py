@@ -1,4 +1,4 @@
-"""Rows of the composition table: ways to differentiate an op, and the verdict on each.
+"""Rows of the composition table: ways to differentiate an op, and the expected verdict of each.
 
 A context is a function that takes an op and returns its derivative at `X`. It is declared where its family is tested.
 `docs/generate_composition.py` measures every row for every column; the tests measure the columns of Pullback.
@@ -35,7 +35,7 @@ FAMILIES = {
 """Each has a file `test_NAME.py` that declares its rows."""
 
 REMEDY = r"(?s)the derivative given for \w+ would be lost.*To keep it, "
-"""How a refusal names the op and says what to do."""
+"""Pattern of a refusal: it names the op and the remedy."""
 
 OF_TORCH = (
     "<class 'torch.autograd.function.Function'> should not be instantiated",  # Dynamo does, for any Function
@@ -144,7 +144,7 @@ def cells(family: str) -> Any:
 
 
 def judge(row: Context, column: str, outcome: Outcome | None = None) -> None:
-    """Assert that a cell is as its row expects; skip it where PyTorch raises the same error for its own ops."""
+    """Assert the verdict that the row expects; skip a cell where PyTorch raises the same error for native ops."""
     if row.needs_compiler and not HAS_COMPILER:
         pytest.skip("no C++ compiler")
     outcome = outcome or measure(row, column)

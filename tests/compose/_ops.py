@@ -154,7 +154,7 @@ def formula(x):
 
 
 class Plain:
-    """The same as an object that may be a method, as ops may."""
+    """The plain formula as an object with `__get__`, as ops have, so that it may be a method."""
 
     def __call__(self, x):
         return formula(x)
@@ -194,5 +194,5 @@ OTHERS = {
     "custom_op": custom_op,
 }
 FURTHER = {"derived, stable forms": with_forms, "derived, extremes and masks": with_masks, "formula of x³": formula}
-"""Measured for the page alone."""
+"""Measured only for the page."""
 COLUMNS = OURS | FURTHER | OTHERS

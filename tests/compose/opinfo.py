@@ -1,4 +1,4 @@
-"""Comparison of PyTorch's operators, on samples of its operator database, with derived ops of them.
+"""Derived ops of PyTorch's operators compared with the operators, on samples of the operator database.
 
 `python -m tests.compose.opinfo` prints how many entries run as compiled graphs, and why the others do not.
 """
@@ -16,8 +16,8 @@ from pullback.plan import InlinePlan
 
 SAMPLES = 3
 TOLERANCE, FLOOR = 1e-12, 1e-2
-"""Of the largest magnitude in a result. Graphs run the same kernels; sums may be taken in another order. Inputs and
-cotangents are numbers of about 1, so that a result below the floor is what is left of larger ones."""
+"""Relative to the largest magnitude in a result. Graphs run the same kernels, but may sum in another order. Inputs and
+cotangents are of magnitude 1, so that results below the floor come from cancellation."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from tests.compose._ops import OURS, X
 
 ALL = dict.fromkeys(OURS, "RuntimeError")
 AGAIN = r"does not currently support double backward"
-"""What AOTAutograd says of every compiled function, one of native ops too."""
+"""Error of AOTAutograd for every compiled function, native ops included."""
 
 
 def compiled(function, backend="aot_eager", **options):
@@ -141,11 +141,11 @@ def compiled_autograd_of_compiled(op):
 
 @cells("compile")
 @pytest.mark.few(8)
-def test_derivative(row, column):
+def test_derivative_is_kept_or_refused_under_compile(row, column):
     judge(row, column)
 
 
-def test_a_method_goes_on_after_a_graph_break(capsys):
+def test_method_resumes_after_a_graph_break(capsys):
     class Doubling(torch.nn.Module):
         @pullback.function
         def act(self, x):

@@ -1,4 +1,4 @@
-"""`torch.compile` of a `torch.func` transform of an op: here Dynamo traces into the forward of a Function."""
+"""`torch.compile` of a `torch.func` transform of an op, where Dynamo traces into the forward of a Function."""
 
 import pytest
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
@@ -44,5 +44,5 @@ context(
 
 @cells("compiled_transforms")
 @pytest.mark.few(9)
-def test_derivative(row, column):
+def test_derivative_is_kept_or_refused_in_compiled_transforms(row, column):
     judge(row, column)

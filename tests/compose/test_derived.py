@@ -1,4 +1,4 @@
-"""Derived ops of every family, compared with finite differences, mpmath, and PyTorch's derivative of the formula."""
+"""Derived ops of every family against finite differences, mpmath and PyTorch's derivative of the formula."""
 
 import mpmath
 import pytest
@@ -98,13 +98,13 @@ def case(request):
     return formula, [leaf(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes)]
 
 
-def test_against_finite_differences(case):
+def test_derivatives_match_finite_differences(case):
     formula, inputs = case
     assert gradcheck(pullback.function(formula), inputs, check_forward_ad=True, fast_mode=True)
     assert gradgradcheck(pullback.function(formula), inputs, fast_mode=True)
 
 
-def test_against_the_formula_without_us(case):
+def test_derivatives_match_autograd_of_the_formula(case):
     formula, inputs = case
     results = []
     for f in (pullback.function(formula), formula):
@@ -171,7 +171,7 @@ def forward_over_reverse(f, x, order):
 
 @pytest.mark.parametrize("mode", [nested_reverse, nested_forward, mixed, forward_over_reverse])
 @pytest.mark.parametrize("name", POINTWISE)
-def test_orders_up_to_four_against_mpmath(name, mode):
+def test_orders_up_to_four_match_mpmath(name, mode):
     formula, reference = POINTWISE[name]
     op, x = pullback.function(formula), torch.tensor(POINTS, dtype=D)
     with mpmath.workdps(40):
@@ -202,9 +202,9 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_random_ops_draw_the_same_forward_and_backward(name):
+def test_random_op_reuses_its_draw_in_the_backward(name):
     op, x = pullback.function(RANDOM[name]), leaf(20)
-    op(x)  # the first call looks at the formula, and draws nothing for that
+    op(x)  # the first call traces, without drawing
     results = []
     for f in (op, RANDOM[name]):
         torch.manual_seed(3)
@@ -215,7 +215,7 @@ def test_random_ops_draw_the_same_forward_and_backward(name):
     assert all(map(torch.equal, *results))
 
 
-def test_the_first_call_of_a_random_op_draws_once():
+def test_first_call_of_a_random_op_draws_once():
     op, x = pullback.function(RANDOM["noise"]), leaf(5)
     torch.manual_seed(3)
     first = op(x)
@@ -223,7 +223,7 @@ def test_the_first_call_of_a_random_op_draws_once():
     assert torch.equal(first, op(x))
 
 
-def test_closed_over_tensors_get_their_gradient():
+def test_captured_tensors_get_gradients():
     w, x = leaf(4, 3), leaf(2, 4, seed=1)
     op = pullback.function(lambda x: torch.tanh(x @ w))
     results = []
@@ -233,7 +233,7 @@ def test_closed_over_tensors_get_their_gradient():
     assert all(map(torch.equal, *results))
 
 
-def test_closed_over_tensors_may_change_between_calls():
+def test_captured_tensors_may_change_between_calls():
     w, x = leaf(3), leaf(3, seed=1)
     op = pullback.function(lambda x: x * w)
     op(x)
@@ -242,7 +242,7 @@ def test_closed_over_tensors_may_change_between_calls():
     assert torch.equal(grad(op(x).sum(), x)[0], w)
 
 
-def test_parameters_of_a_module_get_their_gradient():
+def test_parameters_of_a_module_get_gradients():
     class Layer(torch.nn.Module):
         def __init__(self):
             super().__init__()

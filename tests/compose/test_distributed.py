@@ -26,7 +26,7 @@ def mesh():
 
 @context(FAMILY, "DistributedDataParallel")
 def ddp(op):
-    """Every process has a factor of its own; the gradient is their mean."""
+    """Each rank scales its loss differently; the gradient is the mean over ranks."""
     module = torch.nn.parallel.DistributedDataParallel(Weighted(op))
     (module() * (1 + dist.get_rank())).sum().backward()
     return module.module.weight.grad / 1.5
@@ -106,7 +106,7 @@ def measured():
 
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
 @cells(FAMILY)
-def test_derivative(row, column, measured):
+def test_derivative_is_kept_in_distributed_training(row, column, measured):
     judge(row, column, measured[row.name, column])
 
 

@@ -126,5 +126,5 @@ def in_place_after(op):
 
 
 @cells("eager")
-def test_derivative(row, column):
+def test_derivative_is_kept_in_eager_mode(row, column):
     judge(row, column)

@@ -135,5 +135,5 @@ def package(op):
 
 @cells("export")
 @pytest.mark.few(15)
-def test_derivative(row, column):
+def test_derivative_is_kept_or_refused_under_export(row, column):
     judge(row, column)

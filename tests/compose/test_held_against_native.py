@@ -1,4 +1,4 @@
-"""Regressions of a review: each case returned, or could have returned, a silently different value or derivative."""
+"""Regressions in which an op returned, or could have returned, a silently different value or derivative."""
 
 import functools
 
@@ -21,7 +21,7 @@ def hessian(function):
     return torch.autograd.functional.hessian(lambda t: function(t).sum(), X).diagonal()
 
 
-def test_equal_results_are_two_tensors():
+def test_equal_results_are_distinct_tensors():
     op = pullback.function(lambda x: (torch.sin(x), torch.sin(x)))
     x = leaf()
     a, b = op(x)
@@ -31,7 +31,7 @@ def test_equal_results_are_two_tensors():
     torch.testing.assert_close(g, 11 * X.cos())
 
 
-def test_a_result_and_its_detached_twin():
+def test_detached_copy_of_a_result_does_not_require_grad():
     op = pullback.function(lambda x: (torch.tanh(x), torch.tanh(x).detach()))
     x = leaf()
     a, b = op(x)
@@ -41,7 +41,7 @@ def test_a_result_and_its_detached_twin():
     torch.testing.assert_close(g, 1 - X.tanh() ** 2)
 
 
-def test_equal_gradients_are_two_tensors():
+def test_equal_gradients_are_distinct_tensors():
     a, b = leaf(), leaf()
     gs = torch.autograd.grad(pullback.function(lambda a, b: 2 * a + 2 * b)(a, b).sum(), [a, b])
     for g in gs:
@@ -49,12 +49,12 @@ def test_equal_gradients_are_two_tensors():
     assert [g.tolist() for g in gs] == [[1, 1], [1, 1]]
 
 
-def test_results_that_hold_tensors_run_as_they_stand():
+def test_returned_closure_over_an_input_runs_inline():
     _, f = pullback.function(lambda x: (x * 2, lambda t: t * x))(leaf())
     assert torch.equal(f(torch.ones(2, dtype=D)).detach(), X)
 
 
-def test_residuals_of_a_formula_that_has_changed_since():
+def test_residuals_are_of_the_formula_at_the_call():
     scale = 2.0
     op = pullback.function(residuals=True)(lambda x: (x.sin() * scale, scale * x.cos()))
     op.vjp(lambda g, out, saved, x: g * saved)
@@ -67,7 +67,7 @@ def test_residuals_of_a_formula_that_has_changed_since():
         g.sum().backward()
 
 
-def test_a_ruled_formula_that_returns_its_input():
+def test_ruled_formula_may_return_its_input():
     op = pullback.function(lambda x: x).vjp(lambda g, out, x: 3 * g * out)
     torch.testing.assert_close(hessian(op), 9 * X)  # the rule says that out changes by 3 out
 
@@ -82,13 +82,13 @@ def test_a_ruled_formula_that_returns_its_input():
         lambda g, out, x: g + 1,
     ],
 )
-def test_rules_that_are_not_linear_give_no_tangent(rule):
+def test_nonlinear_rule_raises_in_forward_mode(rule):
     op = pullback.function(lambda x: x.clone()).vjp(rule)
     with pytest.raises(pullback.DerivativeError, match="linear in the cotangent"):
         torch.func.jvp(op, (X,), (torch.ones_like(X),))
 
 
-def test_a_proof_of_linearity_is_not_kept_when_the_rule_changes():
+def test_linearity_proof_is_dropped_when_the_rule_changes():
     clip = False
     op = pullback.function(lambda x: x.clone()).vjp(lambda g, out, x: g.clamp(-1, 1) if clip else g)
     assert torch.equal(torch.func.jvp(op, (X,), (X,))[1], X)
@@ -147,7 +147,7 @@ class ByStoppedOutput(pullback.AutogradFunction):
 
 
 @pytest.mark.parametrize("function", [OnContext, AsArray, BySetup, ByStoppedOutput])
-def test_what_a_context_hides_has_no_second_derivative(function):
+def test_hidden_dependence_in_ctx_raises_in_second_order(function):
     def first(x):
         out = function.apply(x)
         return out[0] if isinstance(out, tuple) else out
@@ -165,13 +165,13 @@ def test_what_a_context_hides_has_no_second_derivative(function):
         lambda g, out, x: g * complex(x.detach().cos().sum()).real,
     ],
 )
-def test_values_copied_inside_a_rule_have_no_second_derivative(rule):
+def test_values_copied_inside_a_rule_raise_in_second_order(rule):
     op = pullback.function(lambda x: x.sin()).vjp(rule)
     with pytest.raises(pullback.DerivativeError, match="no derivative itself"):
         hessian(op)
 
 
-def test_a_users_wrapper_of_a_function_of_pytorch_is_the_users():
+def test_user_wrapper_of_a_torch_function_is_a_user_function():
     scale = 2.0
 
     @functools.wraps(F.softplus)
@@ -185,18 +185,18 @@ def test_a_users_wrapper_of_a_function_of_pytorch_is_the_users():
     assert torch.equal(op(x), 5 * X)
 
 
-def test_two_arguments_that_are_one():
+def test_aliased_arguments_have_their_own_plan():
     op = pullback.function(lambda x, y: x * (5.0 if x is y else 1.0))
     x, y = leaf(), leaf()
     assert torch.equal(op(x, y), X)
     assert torch.equal(op(x, x), 5 * X)
 
 
-def test_a_formula_that_catches_errors_runs_as_it_stands():
+def test_formula_that_catches_errors_runs_inline():
     def formula(x):
         try:
             value = float(x.detach().sum())
-        except Exception:  # what is tested: a formula that would swallow our refusal
+        except Exception:  # under test: a formula that would swallow our refusal
             value = 0.0
         return x * value
 
@@ -205,7 +205,7 @@ def test_a_formula_that_catches_errors_runs_as_it_stands():
     )
 
 
-def test_running_statistics_are_updated_once():
+def test_running_statistics_are_updated_once_per_call():
     op = pullback.function(lambda x, mean, var: F.batch_norm(x, mean, var, training=True))
     x = torch.randn(4, 2, dtype=D, requires_grad=True)
     mean, var = torch.zeros(2, dtype=D), torch.ones(2, dtype=D)
@@ -214,7 +214,7 @@ def test_running_statistics_are_updated_once():
     torch.testing.assert_close(mean, 0.1 * x.detach().mean(0))
 
 
-def test_methods_given_to_a_class_later():
+def test_backward_assigned_after_class_creation_is_used():
     class Later(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x):

@@ -1,4 +1,4 @@
-"""A call leaks nothing: no memory, no class, no tensor in a reference cycle.
+"""Calls leak no memory, no class, and no tensor in a reference cycle.
 
 `benchmarks/op_leaks.py` makes a hundred thousand calls of each kind.
 """
@@ -85,7 +85,7 @@ def op(request):
 @pytest.fixture(autouse=True, scope="module")
 def _without_the_collector():
     gc.collect()
-    gc.freeze()  # what is there already is not looked at
+    gc.freeze()  # exclude the objects that exist already
     gc.disable()
     yield
     gc.enable()
@@ -128,9 +128,9 @@ WAYS = [(op, way) for op in OPS for way in (forward, backward, again, functional
 
 @pytest.mark.parametrize(("op", "way"), WAYS, ids=lambda part: part.__name__)
 @pytest.mark.few(8)
-def test_memory_and_objects_stay_the_same(op, way):
+def test_tensors_classes_and_objects_do_not_grow_over_calls(op, way):
     counts = []
-    for _ in range(4):  # the first makes what is made once; what leaks grows in each of the others
+    for _ in range(4):  # the first round fills caches; a leak grows in each of the others
         for _ in range(CALLS):
             way(op)
         if counts and way is not functional:  # there PyTorch itself makes classes, which go with their cycles
@@ -150,8 +150,8 @@ def census():
     return tensors, classes, kinds.total()
 
 
-def test_no_cycle_keeps_an_input_or_a_result(op):
-    op(*pair())  # the first call looks at the formula
+def test_inputs_and_result_are_in_no_cycle(op):
+    op(*pair())  # the first call traces the formula
     x, y = pair()
     out = op(x, y)
     seen = [weakref.ref(t) for t in (x, y, out)]
@@ -159,7 +159,7 @@ def test_no_cycle_keeps_an_input_or_a_result(op):
     assert [ref() for ref in seen] == [None] * len(seen)
 
 
-def test_the_first_call_keeps_nothing_either():
+def test_first_call_keeps_no_tensor():
     fresh = pullback.function(lambda x, y: torch.sin(x) * y)
     x, y = pair()
     out = fresh(x, y)
@@ -169,7 +169,7 @@ def test_the_first_call_keeps_nothing_either():
     assert [ref() for ref in seen] == [None] * 3
 
 
-def test_no_cycle_keeps_what_a_backward_made(op):
+def test_gradients_are_in_no_cycle(op):
     op(*pair())
     x, y = pair()
     out = op(x, y)
@@ -180,7 +180,7 @@ def test_no_cycle_keeps_what_a_backward_made(op):
 
 
 @pytest.mark.parametrize("op", TWICE, ids=lambda op: op.__name__)
-def test_no_cycle_keeps_what_a_recorded_backward_made(op):
+def test_gradients_with_create_graph_are_in_no_cycle(op):
     twice(op)
     x, y = pair()
     out = op(x, y)
@@ -190,7 +190,7 @@ def test_no_cycle_keeps_what_a_recorded_backward_made(op):
     assert [ref() for ref in seen] == [None] * len(seen)
 
 
-def test_a_call_that_fails_keeps_nothing():
+def test_failing_call_keeps_no_tensor():
     @pullback.function
     def fails(x, y):
         return x @ y.view(2, 5)
@@ -206,7 +206,7 @@ def test_a_call_that_fails_keeps_nothing():
     assert [ref() for ref in seen] == [None] * 6
 
 
-def test_an_op_itself_goes():
+def test_op_is_freed():
     op = pullback.function(lambda x: x.exp() * 2)
     x = torch.randn(3, requires_grad=True)
     op(x).sum().backward()

@@ -73,5 +73,5 @@ def mutation_allowed(op):
 
 
 @cells("memory")
-def test_derivative(row, column):
+def test_derivative_is_kept_under_checkpoint_and_hooks(row, column):
     judge(row, column)

@@ -157,11 +157,11 @@ def forward_in_another_thread(op):
 
 
 @cells("modes")
-def test_derivative(row, column):
+def test_derivative_is_kept_or_refused_in_modes_and_subclasses(row, column):
     judge(row, column)
 
 
-def test_a_first_call_under_anomaly_detection_is_traced_all_the_same():
+def test_first_call_under_anomaly_detection_is_traced():
     op = pullback.function(lambda x: x * x.sin())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
@@ -175,7 +175,7 @@ def turning_on(x):
         return x.sin()
 
 
-def test_a_formula_that_turns_autograd_on_is_recorded_under_no_grad():
+def test_formula_that_enables_grad_records_under_no_grad():
     op, x = pullback.function(turning_on), X.clone().requires_grad_()
     op(x)
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_a_formula_that_turns_autograd_on_is_recorded_under_no_grad():
         torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], X.cos())
 
 
-def test_a_tensor_made_in_inference_mode_beside_one_that_requires_grad():
+def test_inference_tensor_beside_an_input_that_requires_grad():
     op, x = pullback.function(lambda x, c: x + c), X.clone().requires_grad_()
     with torch.inference_mode():
         c = torch.ones_like(X)

@@ -70,5 +70,5 @@ def hooked(op):
 
 
 @cells("objects")
-def test_derivative(row, column):
+def test_derivative_is_kept_after_copy_and_pickle(row, column):
     judge(row, column)

@@ -1,4 +1,4 @@
-"""PyTorch's operator database: value, gradient and second derivative of a derived op equal the operator's."""
+"""Derived ops match PyTorch's operator database in value, gradient and second derivative."""
 
 import pytest
 
@@ -17,7 +17,7 @@ EXCEPTIONS = {
         "be the same for any phase, and finds two that are so only together: refused by PyTorch",
     ),
 }
-"""For each entry that differs the error that says so, and why."""
+"""For each entry that differs: its error, and the reason."""
 
 
 SHORT = [(shard, "PyTorch's", 1) for shard in range(0, SHARDS, 3)]
@@ -28,7 +28,7 @@ LONG = [(shard, kernels, SAMPLES) for kernels in ("PyTorch's", "native") for sha
     ("shard", "kernels", "samples"), [*SHORT, *(pytest.param(*run, marks=pytest.mark.slow) for run in LONG)]
 )
 @pytest.mark.few(2)
-def test_value_and_derivatives_are_those_of_the_operator(shard, kernels, samples, request):
+def test_value_and_derivatives_match_the_operator(shard, kernels, samples, request):
     if kernels == "native":
         request.getfixturevalue("native")
     chosen = dict(list(entries().items())[shard::SHARDS])
@@ -41,6 +41,6 @@ def test_value_and_derivatives_are_those_of_the_operator(shard, kernels, samples
     assert sum(outcome.graphs > 0 for outcome in outcomes) >= 0.7 * len(outcomes)  # most do not run inline
 
 
-def test_exceptions_are_few_and_the_database_is_not():
+def test_at_most_3_percent_of_the_database_are_exceptions():
     assert len(entries()) >= 500
     assert len(EXCEPTIONS) <= 0.03 * len(entries())

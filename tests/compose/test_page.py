@@ -1,4 +1,4 @@
-"""docs/composition.md has the registered rows and columns, and the verdicts that the tests expect."""
+"""docs/composition.md has the rows and columns of the tests, and the verdicts that they expect."""
 
 import runpy
 from pathlib import Path
@@ -14,7 +14,7 @@ def outdated():
     return runpy.run_path(str(ROOT / "docs" / "generate_composition.py"))["outdated"]
 
 
-def test_the_page_is_current(outdated):
+def test_composition_page_is_current(outdated):
     assert outdated(PAGE) == [], "run python docs/generate_composition.py"
 
 
@@ -26,6 +26,6 @@ def test_the_page_is_current(outdated):
         ("| context | derived |", "| context | derivd |", "the columns are not"),
     ],
 )
-def test_an_outdated_page_is_noticed(outdated, before, after, says):
+def test_outdated_page_is_reported(outdated, before, after, says):
     assert before in PAGE
     assert any(line.startswith(says) for line in outdated(PAGE.replace(before, after)))

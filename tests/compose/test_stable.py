@@ -1,4 +1,4 @@
-"""An op with stable forms in every context: its derivative is stable, or an error is raised.
+"""An op with stable forms in every context: derivatives are stable, or the context raises.
 
 The naive derivative is visibly wrong: at −100 the gradient of log(sigmoid(x)) as written is NaN, at 30 it is 0; only at
 0.5 is it right. A context keeps the stable forms, or computes the formula as written (in every element), or raises.
@@ -288,12 +288,12 @@ AS_WRITTEN = {
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.parametrize("context", FIRSTS)
 @pytest.mark.few(5)
-def test_the_gradient_is_the_stable_one(context):
+def test_gradient_is_stable_in_context(context):
     torch.testing.assert_close(FIRSTS[context](log_sigmoid()), FIRST, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("context", AS_WRITTEN)
-def test_where_the_formula_stands_as_written(context):
+def test_context_falls_back_to_the_formula_as_written(context):
     g = AS_WRITTEN[context](log_sigmoid())
     torch.testing.assert_close(g, AS_WRITTEN[context](log_sigmoid_as_written), equal_nan=True)
     assert g[0].isnan()
@@ -302,7 +302,7 @@ def test_where_the_formula_stands_as_written(context):
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-def test_inductor():
+def test_gradient_is_stable_under_inductor():
     """Inductor lowers expm1 and others in its own way, but keeps sigmoid."""
     op = log_sigmoid()
     torch.testing.assert_close(gradient(compiled(lambda x: op(x), backend="inductor")), FIRST, rtol=1e-5, atol=0)
@@ -322,7 +322,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("context", VALUES)
-def test_the_value_is_the_stable_one(context):
+def test_value_is_stable_in_context(context):
     assert torch.equal(VALUES[context](log_sigmoid()), log_sigmoid()(X))
     torch.testing.assert_close(log_sigmoid()(X), VALUE, rtol=1e-6, atol=0)
 
@@ -369,7 +369,7 @@ SECONDS = {
 
 @pytest.mark.parametrize("context", SECONDS)
 @pytest.mark.few(8)
-def test_the_second_derivative_is_the_stable_one(context):
+def test_second_derivative_is_stable_in_context(context):
     torch.testing.assert_close(SECONDS[context](log_sigmoid()), SECOND, rtol=1e-6, atol=1e-40)
 
 
@@ -439,8 +439,8 @@ def _needs_bits_in_batches(context):
 
 @pytest.mark.parametrize("context", THIRDS)
 @pytest.mark.few(5)
-def test_the_third_derivative_is_right(context):
-    """At points where the formula as written has NaN, too."""
+def test_third_derivative_matches_mpmath(context):
+    """Also at points where the formula as written gives NaN."""
     _needs_bits_in_batches(context)
     torch.testing.assert_close(THIRDS[context](log_sigmoid()), exact(3), rtol=1e-5, atol=1e-40)
 
@@ -456,7 +456,7 @@ FOURTHS = {
 
 
 @pytest.mark.parametrize("context", FOURTHS)
-def test_the_fourth_derivative_is_right(context):
+def test_fourth_derivative_matches_mpmath(context):
     torch.testing.assert_close(FOURTHS[context](log_sigmoid()), exact(4), rtol=1e-5, atol=1e-40)
 
 
@@ -469,7 +469,7 @@ FIFTHS = {
 
 
 @pytest.mark.parametrize("context", FIFTHS)
-def test_the_fifth_derivative_is_that_of_the_formula_as_written(context):
+def test_fifth_derivative_is_that_of_the_formula_as_written(context):
     found, right = FIFTHS[context](log_sigmoid()), exact(5)
     torch.testing.assert_close(found[1], right[1], rtol=1e-4, atol=0)
     torch.testing.assert_close(found, FIFTHS[context](log_sigmoid_as_written), equal_nan=True)
@@ -485,7 +485,7 @@ ONE_TOO_MANY = {
 
 
 @pytest.mark.parametrize("context", ONE_TOO_MANY)
-def test_a_derivative_that_a_graph_does_not_carry_is_an_error(context):
+def test_derivative_beyond_the_order_of_a_traced_jet_raises(context):
     _needs_bits_in_batches(context)
     with pytest.raises(RuntimeError, match=r"polygamma\(n, x\) does not support negative n"):
         ONE_TOO_MANY[context](log_sigmoid())
@@ -501,7 +501,7 @@ AT_INFINITY = {
 
 
 @pytest.mark.parametrize("context", AT_INFINITY)
-def test_derivatives_at_infinity_are_the_limits_everywhere(context, monkeypatch):
+def test_derivatives_at_infinity_are_limits_in_every_context(context, monkeypatch):
     monkeypatch.setitem(globals(), "X", torch.tensor([float("inf"), float("-inf"), 0.0]))
     first, second = AT_INFINITY[context]
     assert first(log_sigmoid()).tolist() == [0, 1, 0.5]
@@ -527,13 +527,13 @@ OF_TWO = {
 
 
 @pytest.mark.parametrize("context", OF_TWO)
-def test_two_inputs_of_other_shapes(context):
+def test_two_broadcast_inputs_match_the_formula(context):
     given = weights_and_inputs()
     for ours, right in zip(OF_TWO[context](gate(), *given), OF_TWO[context](gate_as_written, *given), strict=True):
         torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-6)
 
 
-def test_second_order_by_recording_of_two_inputs():
+def test_double_backward_of_two_inputs_matches_the_formula():
     results = []
     for f in (gate(), gate_as_written):
         x, y = (t.clone().requires_grad_() for t in weights_and_inputs())
@@ -543,7 +543,7 @@ def test_second_order_by_recording_of_two_inputs():
         torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
 
 
-def test_stable_where_the_formula_overflows():
+def test_derivatives_are_finite_where_the_formula_overflows():
     op, x, y = gate(), torch.tensor([-200.0, 3.0]), torch.tensor(2.0)
     assert grad(lambda x: gate_as_written(x, y).sum())(x)[0].isnan()
     assert grad(lambda x: op(x, y).sum())(x)[0] == 0
@@ -559,7 +559,7 @@ OVERFLOWING = {
 
 
 @pytest.mark.parametrize("name", OVERFLOWING)
-def test_where_both_derivatives_are_infinite_they_have_their_signs(name):
+def test_infinite_derivatives_keep_their_signs(name):
     formula, points = OVERFLOWING[name]
     op = pullback.function(formula)
     for x in map(torch.tensor, points):
@@ -567,7 +567,7 @@ def test_where_both_derivatives_are_infinite_they_have_their_signs(name):
             assert order(op)(x) == order(formula)(x)
 
 
-def test_where_a_second_derivative_is_infinite_at_infinity_it_is_not_0():
+def test_infinite_second_derivative_at_infinity_is_nan_not_0():
     op = pullback.function(lambda x: torch.exp(x) - 1)
     assert grad(op)(torch.tensor(math.inf)) == math.inf
     assert grad(grad(op))(torch.tensor(math.inf)).isnan()
@@ -603,8 +603,8 @@ def of_two_recorded(f, a, b):
 @pytest.mark.parametrize("run", [of_two_by_func, of_two_recorded])
 @pytest.mark.parametrize("is_graph", [False, True])
 @pytest.mark.few(4)
-def test_a_second_derivative_at_infinity_is_right_or_nan(name, run, is_graph):
-    """A first derivative is right wherever the textbook formula for it is finite or infinite, and not 0 · ∞."""
+def test_second_derivative_at_infinity_is_right_or_nan(name, run, is_graph):
+    """The first derivative is right wherever the textbook formula gives no 0 · ∞."""
     formula, derivatives = OF_TWO_AT_INFINITY[name]
     op = pullback.function(formula)
     for point in POINTS_AT_INFINITY:
@@ -617,8 +617,8 @@ def test_a_second_derivative_at_infinity_is_right_or_nan(name, run, is_graph):
 
 
 @pytest.mark.parametrize("power", [1.5, 3.0])
-def test_a_line_of_infinite_slope_has_no_second_derivative(power):
-    """Where a is ∞, that of log(1 + eᵃ) bᵖ by b is p (p − 1) bᵖ⁻² ∞, and that of log(1 + eᵃ) b is 0."""
+def test_infinite_slope_has_second_derivative_0_if_linear(power):
+    """At a = ∞, ∂²/∂b² of log(1 + eᵃ) bᵖ is p (p − 1) bᵖ⁻² ∞, and of log(1 + eᵃ) b it is 0."""
     op = pullback.function(lambda a, b: torch.log1p(torch.exp(a)) * b)
     a, b = torch.tensor(math.inf), torch.tensor(0.5)
     assert grad(op, 1)(a, b) == math.inf
@@ -639,20 +639,20 @@ def slope_of_compiled(op, x, g):
         (torch.logit, torch.float16, 0.004, 3.0),
     ],
 )
-def test_a_graph_multiplies_no_cotangent_by_a_higher_derivative(formula, dtype, x, g):
+def test_cotangent_is_not_multiplied_by_higher_derivatives_in_a_graph(formula, dtype, x, g):
     x, g = torch.tensor([x], dtype=dtype), torch.tensor([g], dtype=dtype)
     right = grad(lambda x: formula(x).sum())(x.double()) * g
     torch.testing.assert_close(slope_of_compiled(pullback.function(formula), x, g), right.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_forward_derivatives_of_a_single_number_keep_its_dtype(dtype):
+def test_forward_derivatives_of_a_scalar_keep_its_dtype(dtype):
     x = torch.tensor(0.5, dtype=dtype)
     for found in (jvp(log_sigmoid(), (x,), (torch.ones_like(x),))[1], hessian(log_sigmoid())(x)):
         assert found.dtype == dtype
 
 
-def test_an_infinite_mixed_derivative_leaves_the_others_as_they_are():
+def test_infinite_mixed_derivative_does_not_affect_the_others():
     for formula, a, b in (
         (lambda a, b: (torch.exp(a) - 1) / b, 1.0, 1e-3),
         (lambda a, b: (torch.exp(a) - 1) * b, 12.0, 0.5),
@@ -665,13 +665,13 @@ def test_an_infinite_mixed_derivative_leaves_the_others_as_they_are():
             torch.testing.assert_close(hessian(op, (0, 1))(a, b)[i][j], right[i][j].half())
 
 
-def test_a_third_derivative_is_right_where_the_first_two_overflow():
+def test_third_derivative_is_right_where_the_first_two_overflow():
     formula = lambda b: torch.log1p(torch.exp(b)) - b * b * b * b  # noqa: E731
     assert grad(grad(grad(pullback.function(formula))))(torch.tensor(-200.0, dtype=torch.float16)) == 4800
 
 
 @pytest.mark.parametrize("shape", [(2,), ()])
-def test_what_is_nan_leaves_the_gradient_by_others_as_it_is(shape):
+def test_nan_in_one_input_does_not_affect_the_other_gradient(shape):
     op = pullback.function(lambda a, b: a * a - b * b)
     b = torch.tensor([math.nan, 1.0])
     a = torch.full(shape, 3.0).requires_grad_()
@@ -683,5 +683,5 @@ def test_what_is_nan_leaves_the_gradient_by_others_as_it_is(shape):
     assert found.isnan().tolist() == [True, False]
 
 
-def test_derivatives_of_no_samples():
+def test_vmap_of_grad_over_no_samples():
     assert vmap(grad(log_sigmoid()))(torch.empty(0)).shape == (0,)

@@ -64,5 +64,5 @@ def jit_optimized(op):
 
 
 @cells("tracers")
-def test_derivative(row, column):
+def test_derivative_is_kept_or_refused_by_tracers(row, column):
     judge(row, column)

@@ -97,5 +97,5 @@ def functional_call_of(op):
 
 
 @cells("transforms")
-def test_derivative(row, column):
+def test_derivative_is_kept_in_func_transforms(row, column):
     judge(row, column)

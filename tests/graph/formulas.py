@@ -1,4 +1,4 @@
-"""A formula in a file, where its source can be read."""
+"""A formula with readable source, for tests in other processes."""
 
 import torch
 

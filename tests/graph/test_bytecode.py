@@ -1,4 +1,4 @@
-"""The names in a function's code."""
+"""Names that the bytecode of a function reads, imports and assigns."""
 
 from pullback.graph.bytecode import attributes_in, catches, imports_in, names_in, operators_in, writes_in
 
@@ -6,7 +6,7 @@ scale = 2.0
 count = 0
 
 
-def test_globals_and_closures_with_their_attributes():
+def test_names_in_lists_globals_and_closures_with_attributes():
     bias = [1.0]
 
     def formula(x):
@@ -15,7 +15,7 @@ def test_globals_and_closures_with_their_attributes():
     assert list(names_in(formula.__code__)) == [["scale"], ["bias"], ["scale", "real", "imag"]]
 
 
-def test_own_names_are_not_read_from_around():
+def test_local_names_are_not_captures():
     def formula(x):
         half = x / 2
         return [(lambda y: y * half * scale)(v) for v in x]
@@ -23,7 +23,7 @@ def test_own_names_are_not_read_from_around():
     assert {tuple(chain) for chain in names_in(formula.__code__)} == {("scale",)}
 
 
-def test_imports_of_inner_functions_too():
+def test_imports_in_includes_inner_functions():
     def formula(x):
         import math
 
@@ -37,7 +37,7 @@ def test_imports_of_inner_functions_too():
     assert list(imports_in(formula.__code__)) == ["math", "json"]
 
 
-def test_assignments_to_what_lives_outside():
+def test_writes_in_lists_global_and_nonlocal_assignments():
     calls = 0
 
     def counts(x):
@@ -56,7 +56,7 @@ def test_assignments_to_what_lives_outside():
     assert sorted(writes_in(counts.__code__)) == ["calls", "count"]
 
 
-def test_attributes_of_values_and_not_of_what_is_around():
+def test_attributes_in_lists_attributes_of_values_only():
     def formula(x):
         y = x.sum().clamp()
         return [lambda: y.flag, scale.real, (lambda t: t.mT)(x)]
@@ -64,13 +64,13 @@ def test_attributes_of_values_and_not_of_what_is_around():
     assert sorted(attributes_in(formula.__code__)) == ["clamp", "flag", "mT", "sum"]
 
 
-def test_methods_that_operators_may_call():
+def test_operators_in_lists_the_methods_of_operators():
     assert set(operators_in((lambda x: -x / x).__code__)) == {"__neg__", "__truediv__", "__rtruediv__", "__itruediv__"}
     assert "__getitem__" in operators_in((lambda x: x[0]).__code__)
     assert "__lt__" in operators_in((lambda x: [y < 1 for y in x]).__code__)
 
 
-def test_a_with_statement_handles_no_exception():
+def test_with_statement_is_not_an_exception_handler():
     def managed(x):
         with x:
             return x

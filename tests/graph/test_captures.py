@@ -1,4 +1,4 @@
-"""What a formula reads: what is watched, and what stands in the way of a graph."""
+"""Captures of a formula: those that are watched for changes, and those that are obstacles to a graph."""
 
 import builtins
 import functools
@@ -41,14 +41,14 @@ def module():
     return made
 
 
-def test_a_formula_of_torch_alone_has_no_obstacle():
+def test_formula_of_torch_ops_has_no_obstacle():
     reads = captures_of(lambda x: torch.sin(x) * math.pi + torch.nn.functional.relu(x).sum())
     assert not reads.obstacle
     assert reads.unchanged()
 
 
 @pytest.mark.parametrize("after", [3.0, 2.0 + 1e-16j, -2.0, True, None, "a"])
-def test_another_value_of_a_global_is_noticed(module, after):
+def test_changed_global_is_noticed(module, after):
     f = formula_in(module, "a = 2.0\ndef f(x): return x * a")
     reads = captures_of(f)
     assert not reads.obstacle
@@ -56,7 +56,7 @@ def test_another_value_of_a_global_is_noticed(module, after):
     assert not reads.unchanged()
 
 
-def test_a_closed_over_variable_is_watched():
+def test_closure_variable_is_watched():
     scale = 2.0
 
     def formula(x):
@@ -68,7 +68,7 @@ def test_a_closed_over_variable_is_watched():
     assert not reads.unchanged()
 
 
-def test_values_read_by_helpers_of_helpers_are_watched(module):
+def test_globals_of_nested_helpers_are_watched(module):
     f = formula_in(module, "a = 1\ndef h(x): return x + a\ndef g(x): return h(x)\ndef f(x): return g(x)")
     reads = captures_of(f)
     assert not reads.obstacle
@@ -76,21 +76,21 @@ def test_values_read_by_helpers_of_helpers_are_watched(module):
     assert not reads.unchanged()
 
 
-def test_a_helper_defined_again_is_noticed(module):
+def test_redefined_helper_is_noticed(module):
     f = formula_in(module, "def h(x): return x\ndef f(x): return h(x)")
     reads = captures_of(f)
     exec("def h(x): return 2 * x", vars(module))
     assert not reads.unchanged()
 
 
-def test_new_code_in_the_same_function_is_noticed(module):  # as a notebook's autoreload gives it
+def test_replaced_code_of_the_formula_is_noticed(module):  # as a notebook's autoreload does
     f = formula_in(module, "def f(x): return x")
     reads = captures_of(f)
     f.__code__ = (lambda x: 2 * x).__code__
     assert not reads.unchanged()
 
 
-def test_a_builtin_that_is_shadowed_later_is_noticed(module):
+def test_builtin_shadowed_later_is_noticed(module):
     f = formula_in(module, "def f(x): return max(x, x)")
     reads = captures_of(f)
     assert not reads.obstacle
@@ -98,7 +98,7 @@ def test_a_builtin_that_is_shadowed_later_is_noticed(module):
     assert not reads.unchanged()
 
 
-def test_a_constant_of_another_module_is_watched(module):
+def test_constant_of_another_module_is_watched(module):
     module.settings = types.ModuleType("users_settings")
     module.settings.scale = 2.0
     reads = captures_of(formula_in(module, "def f(x): return x * settings.scale"))
@@ -107,7 +107,7 @@ def test_a_constant_of_another_module_is_watched(module):
     assert not reads.unchanged()
 
 
-def test_the_default_dtype_is_watched():
+def test_default_dtype_is_watched():
     reads = captures_of(lambda x: x / 2)
     torch.set_default_dtype(torch.float64)
     try:
@@ -116,14 +116,14 @@ def test_the_default_dtype_is_watched():
         torch.set_default_dtype(torch.float32)
 
 
-def test_ops_are_followed_to_their_formulas(monkeypatch):
+def test_captures_of_a_called_op_are_followed(monkeypatch):
     reads = captures_of(lambda x: inner(x))
     assert not reads.obstacle
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     assert not reads.unchanged()
 
 
-def test_a_relaxation_is_followed(module):
+def test_captures_of_a_relaxation_are_followed(module):
     soft = formula_in(module, "a = 1.0\ndef f(x): return x * a")
     module.hard = pullback.function(derivative_of=soft)(lambda x: x.round())
     reads = captures_of(formula_in(module, "def f(x): return hard(x)"))
@@ -132,7 +132,7 @@ def test_a_relaxation_is_followed(module):
     assert not reads.unchanged()
 
 
-def test_a_rule_given_later_is_noticed(module):
+def test_rule_registered_later_is_noticed(module):
     module.op = pullback.function(lambda x: x * 2)
     reads = captures_of(formula_in(module, "def f(x): return op(x)"))
     assert not reads.obstacle
@@ -168,7 +168,7 @@ class Config:
         ("import json", "(json, x)[1]", "uses the module `json` as a value"),
     ],
 )
-def test_what_cannot_be_watched_is_an_obstacle(module, around, body, obstacle):
+def test_unwatchable_capture_is_an_obstacle(module, around, body, obstacle):
     reads = captures_of(formula_in(module, f"{around}\ndef f(x): return {body}"))
     assert obstacle in reads.obstacle
 
@@ -183,29 +183,29 @@ def test_what_cannot_be_watched_is_an_obstacle(module, around, body, obstacle):
         ("n = 0\ndef f(x):\n    global n\n    n += 1\n    return x", "assigns to `n`"),
     ],
 )
-def test_what_a_function_does_by_itself_may_be_an_obstacle(module, source, obstacle):
+def test_mutable_default_import_or_global_write_is_an_obstacle(module, source, obstacle):
     assert obstacle in captures_of(formula_in(module, source)).obstacle
 
 
-def test_defaults_that_cannot_change_are_none(module):
+def test_immutable_defaults_are_no_obstacle(module):
     assert not captures_of(
         formula_in(module, "def f(x, a=1.0, m='mean', d=torch.float32, g=torch.sin): return g(x)")
     ).obstacle
 
 
 @pytest.mark.parametrize("formula", [functools.partial(torch.sin), Config(), Config().__init__, torch.nn.ReLU()])
-def test_a_formula_that_is_an_object_has_an_obstacle(formula):
+def test_callable_object_as_formula_is_an_obstacle(formula):
     assert "object of type" in captures_of(formula).obstacle
 
 
 @pytest.mark.parametrize(
     "value", [torch.sin, torch.Tensor.add, torch.Tensor.__rsub__, torch.ops.aten.sin.default, torch.nn.functional.relu]
 )
-def test_functions_of_torch_are_fixed(value):
+def test_torch_functions_are_no_obstacle(value):
     assert not captures_of(lambda x: value(x)).obstacle
 
 
-def test_an_op_with_an_obstacle_is_right_at_every_call():
+def test_op_with_an_obstacle_rereads_its_capture_at_every_call():
     state = {"scale": 2.0}
     op = pullback.function(lambda x: x * state["scale"])
     x = torch.ones(2, requires_grad=True)
@@ -233,11 +233,11 @@ with_attribute.k = 1.0
         lambda x: x + torch.initial_seed(),
     ],
 )
-def test_attributes_of_functions_and_settings_cannot_be_watched(formula):
+def test_function_attributes_and_torch_settings_are_obstacles(formula):
     assert captures_of(formula).obstacle
 
 
-def test_new_defaults_of_a_helper_are_seen():
+def test_changed_defaults_of_a_helper_are_noticed():
     def scaled(x, factor=2.0):
         return x * factor
 
@@ -271,11 +271,11 @@ def test_new_defaults_of_a_helper_are_seen():
         lambda x: x * 2 if torch._C._functorch.is_batchedtensor(x) else x,
     ],
 )
-def test_what_tensors_of_a_kind_may_differ_in_is_no_part_of_a_graph(formula):
+def test_tensor_property_outside_the_cache_key_is_an_obstacle(formula):
     assert captures_of(formula).obstacle
 
 
-def test_attributes_of_a_kind_are(monkeypatch):
+def test_tensor_property_in_the_cache_key_is_no_obstacle(monkeypatch):
     def formula(x, names):
         y = x.mT.sum(-1).clamp(min=torch.finfo(x.dtype).eps)
         values = y.sort().values if isinstance(x, torch.Tensor) else torch.linalg.eigh(x).eigenvalues
@@ -284,7 +284,7 @@ def test_attributes_of_a_kind_are(monkeypatch):
     assert not captures_of(formula).obstacle
 
 
-def test_setting_an_attribute_and_catching_exceptions_are_obstacles():
+def test_attribute_assignment_and_exception_handling_are_obstacles():
     def sets(x):
         x.seen = True
         return x * 2
@@ -304,7 +304,7 @@ def test_setting_an_attribute_and_catching_exceptions_are_obstacles():
     assert not captures_of(with_statement).obstacle
 
 
-def test_matching_a_class_is_an_obstacle():
+def test_class_pattern_is_an_obstacle():
     def matched(x):
         match x:
             case object(is_leaf=True):
@@ -334,7 +334,7 @@ def triple(*tensors):
         (builtins, "sum", lambda x: sum(x)),
     ],
 )
-def test_a_function_or_method_that_is_replaced_is_noticed(monkeypatch, owner, name, formula):
+def test_monkeypatched_function_or_method_is_noticed(monkeypatch, owner, name, formula):
     reads = captures_of(formula)
     assert not reads.obstacle
     assert reads.unchanged()
@@ -343,7 +343,7 @@ def test_a_function_or_method_that_is_replaced_is_noticed(monkeypatch, owner, na
     assert captures_of(formula).unchanged()
 
 
-def test_a_method_of_the_users_is_followed(module, monkeypatch):
+def test_captures_of_a_method_added_to_tensor_are_followed(module, monkeypatch):
     swish = formula_in(module, "a = 2.0\ndef f(x): return x * a")
     monkeypatch.setattr(torch.Tensor, "swish", swish, raising=False)
     reads = captures_of(lambda x: x.swish())
@@ -353,7 +353,7 @@ def test_a_method_of_the_users_is_followed(module, monkeypatch):
 
 
 @pytest.mark.parametrize("wraps", [True, False])
-def test_what_replaces_a_function_is_followed_like_any_of_the_users(module, monkeypatch, wraps):
+def test_captures_of_a_monkeypatched_function_are_followed(module, monkeypatch, wraps):
     mine = formula_in(module, "a = 2.0\ndef f(x): return x * a")
     softplus = torch.nn.functional.relu
     monkeypatch.setattr(torch.nn.functional, "relu", functools.wraps(softplus)(mine) if wraps else mine)
@@ -362,11 +362,11 @@ def test_what_replaces_a_function_is_followed_like_any_of_the_users(module, monk
     assert reads.obstacle or not reads.unchanged()
 
 
-def test_a_module_made_in_a_formula_may_have_hooks():
+def test_module_made_in_a_formula_is_an_obstacle():
     assert "to which hooks may be added" in captures_of(lambda x: torch.nn.Softplus()(x)).obstacle
 
 
-def test_a_replaced_function_shows_in_the_value_and_the_gradient(monkeypatch):
+def test_monkeypatched_function_changes_value_and_gradient(monkeypatch):
     op = pullback.function(lambda x: torch.sigmoid(x))
     x = torch.zeros(2, requires_grad=True)
     assert op(x).tolist() == [0.5, 0.5]
@@ -375,7 +375,7 @@ def test_a_replaced_function_shows_in_the_value_and_the_gradient(monkeypatch):
     assert g.tolist() == [3, 3]
 
 
-def test_an_attribute_of_one_tensor_shows():
+def test_attribute_of_one_tensor_is_read():
     op = pullback.function(lambda x: x * 2 if hasattr(x, "doubled") else x * 1)
     x = torch.ones(1, requires_grad=True)
     assert op(x).item() == 1
@@ -383,7 +383,7 @@ def test_an_attribute_of_one_tensor_shows():
     assert op(x).item() == 2
 
 
-def test_a_method_set_on_one_tensor_shows():
+def test_method_set_on_one_tensor_is_called():
     op = pullback.function(lambda x: x.exp())
     x, strange = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
     assert op(x).item() == 1
@@ -395,7 +395,7 @@ def test_a_method_set_on_one_tensor_shows():
     ("before", "after"), [(0.0, -0.0), (1, 1.0), (1, True), (0, -0.0), ((0.0,), (-0.0,))], ids=repr
 )
 @pytest.mark.parametrize("where", ["keyword", "default", "cell", "global"])
-def test_a_value_that_is_equal_and_not_the_same_is_noticed(module, where, before, after):
+def test_change_to_an_equal_value_of_other_type_or_sign_is_noticed(module, where, before, after):
     module.a = value = before
     formulas = {
         "keyword": "def f(x, *, k=a): return x * k",
@@ -414,7 +414,7 @@ def test_a_value_that_is_equal_and_not_the_same_is_noticed(module, where, before
     assert not reads.unchanged()
 
 
-def test_a_number_that_was_computed_anew_is_the_same(module):
+def test_equal_float_objects_are_the_same_capture(module):
     f = formula_in(module, "def f(x, *, k=0.0): return x * k * a")
     for a in (0.1 * 3, 0.1 * 3, float("nan"), float("nan")):
         module.a, f.__kwdefaults__["k"] = a, a
@@ -424,7 +424,7 @@ def test_a_number_that_was_computed_anew_is_the_same(module):
         assert reads.unchanged()
 
 
-def test_a_keyword_default_of_another_sign_shows_in_the_gradient():
+def test_sign_change_of_a_zero_default_changes_the_gradient():
     def formula(x, *, at_zero=0.0):
         return torch.copysign(x, torch.full_like(x, at_zero))
 
@@ -461,12 +461,12 @@ ONES = torch.ones(1)
     ],
 )
 @pytest.mark.parametrize("where", ["cell", "default"])
-def test_a_method_of_what_may_change_and_a_callable_with_a_state_are_obstacles(value, where):
+def test_bound_method_of_a_mutable_object_is_an_obstacle(value, where):
     formula = (lambda x: value(x)) if where == "cell" else (lambda x, f=value: f(x))
     assert "of type" in captures_of(formula).obstacle
 
 
-def test_a_method_of_a_dictionary_that_was_empty_reads_it_at_every_call():
+def test_captured_dict_get_reads_the_dict_at_every_call():
     config = {}
     get = config.get
     op = pullback.function(lambda x: x * get("scale", 2.0))
@@ -476,7 +476,7 @@ def test_a_method_of_a_dictionary_that_was_empty_reads_it_at_every_call():
         config["scale"] = {2.0: 3.0}.get(scale, 5.0)
 
 
-def test_a_method_of_a_tensor_reads_it_at_every_call():
+def test_captured_tensor_method_reads_the_tensor_at_every_call():
     shift = torch.ones(2)
     add = shift.add
     op = pullback.function(lambda x: add(x) * x)
@@ -514,7 +514,7 @@ def test_a_method_of_a_tensor_reads_it_at_every_call():
         ("from torch import Tensor; offset = Tensor.storage_offset", "x * offset(x)"),
     ],
 )
-def test_a_setting_of_pytorch_is_an_obstacle_by_whatever_name(module, around, body):
+def test_torch_setting_is_an_obstacle_under_any_name(module, around, body):
     module.types = types
     assert captures_of(formula_in(module, f"{around}\ndef f(x): return {body}")).obstacle
 
@@ -529,11 +529,11 @@ def test_a_setting_of_pytorch_is_an_obstacle_by_whatever_name(module, around, bo
         "import math; n = lambda: math.pi",
     ],
 )
-def test_what_is_imported_when_called_is_an_obstacle(module, line):
+def test_import_inside_the_formula_is_an_obstacle(module, line):
     assert "when called" in captures_of(formula_in(module, f"def f(x):\n    {line}\n    return x * n()")).obstacle
 
 
-def test_the_number_of_threads_is_read_at_every_call():
+def test_number_of_threads_is_read_at_every_call():
     threads = torch.get_num_threads
     op = pullback.function(lambda x: x * threads())
     x, before = torch.ones(2, requires_grad=True), threads()
@@ -546,13 +546,13 @@ def test_the_number_of_threads_is_read_at_every_call():
 
 
 @pytest.mark.parametrize("made", [property(lambda x: x * SCALE), functools.partial(torch.mul, 3), staticmethod(triple)])
-def test_an_attribute_of_tensors_that_is_the_users_is_an_obstacle(monkeypatch, made):
+def test_replaced_tensor_attribute_is_an_obstacle(monkeypatch, made):
     monkeypatch.setattr(torch.Tensor, "mT", made)
     assert "`.mT`" in captures_of(lambda x: x.mT).obstacle
 
 
 @pytest.mark.parametrize("value", [torch.is_tensor, torch.is_floating_point, Tensor.is_floating_point, len])
-def test_what_only_sounds_like_a_setting_is_none(value):
+def test_function_named_like_a_setting_is_no_obstacle(value):
     assert not captures_of(lambda x: value(x)).obstacle
 
 
@@ -570,11 +570,11 @@ FILES = {
 
 
 @pytest.mark.parametrize("formula", FILES.values(), ids=FILES)
-def test_a_file_is_read_at_every_call(formula):
+def test_reading_a_file_is_an_obstacle(formula):
     assert "reads a file, with" in captures_of(formula).obstacle
 
 
-def test_hooks_for_saved_tensors_are_called():
+def test_saved_tensor_hooks_in_a_formula_are_called():
     def in_eight_bits(x):
         with torch.autograd.graph.saved_tensors_hooks(lambda t: (t * 8).round().to(torch.int8), lambda q: q / 8):
             return x.sin() * x
@@ -587,7 +587,7 @@ def test_hooks_for_saved_tensors_are_called():
         assert torch.equal(got, want)
 
 
-def test_what_a_file_holds_now_counts(tmp_path):
+def test_file_is_read_at_every_call(tmp_path):
     path = str(tmp_path / "scale")
     op = pullback.function(lambda x: x * float(np.loadtxt(path)))
     x = torch.ones(2, requires_grad=True)
@@ -604,5 +604,5 @@ def test_what_a_file_holds_now_counts(tmp_path):
         (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "is compiled"),
     ],
 )
-def test_settings_of_numpy_and_parts_that_are_compiled_are_obstacles(formula, what):
+def test_numpy_settings_and_torch_cond_are_obstacles(formula, what):
     assert what in captures_of(formula).obstacle

@@ -1,4 +1,4 @@
-"""What a backward decides by has the bits that it had in the forward, whatever kernel computes it again."""
+"""Values that a backward compares have the bits of the forward, whatever kernel recomputes them."""
 
 import math
 
@@ -21,7 +21,7 @@ def node_of(formula, *tensors):
 
 
 def pointwise():
-    """All ops of one number or two that PyTorch calls pointwise, by name."""
+    """All ops that PyTorch tags as pointwise, by name."""
     for name in dir(aten):
         packet = getattr(aten, name)
         overloads = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else []
@@ -46,11 +46,11 @@ def jumps(function):
 
 
 ENDS = {"atan2", "pow", "float_power", "special_bessel_y0", "digamma", "special_zeta", "polygamma", "logit"}
-"""Discontinuous at poles, where an angle turns over, and for arguments that nobody gives."""
+"""Discontinuous only at poles, where an angle wraps around, and outside the usual arguments."""
 
 
 @pytest.mark.parametrize(("name", "op"), [pytest.param(n, p, id=n) for n, p in pointwise()])
-def test_ops_that_jump_are_known(name, op):
+def test_discontinuous_ops_are_known_to_decide(name, op):
     for build in (op, lambda x: op(x, 0.75), lambda x: op(x, x.new_full((), 0.75)), lambda x: op(x.new_ones(()), x, 0)):
         try:
             jumping = jumps(build)
@@ -62,7 +62,7 @@ def test_ops_that_jump_are_known(name, op):
             assert decides(node, x)
 
 
-def test_what_kernels_agree_on():
+def test_reproducible_and_exact_ops():
     x, narrow, z = torch.rand(3), torch.rand(3).bfloat16(), torch.rand(3, dtype=torch.complex64)
     for formula in (torch.add, torch.mul, torch.div, torch.maximum):
         assert is_reproducible(node_of(lambda x, f=formula: f(x, x), x))
@@ -83,7 +83,7 @@ def joint(formula, x):
 
 
 class Other(fx.Interpreter):
-    """Runs a graph in kernels whose results, where arithmetic does not fix them, are one unit in the last place off."""
+    """Interpreter whose results are one ulp off wherever they are not reproducible between kernels."""
 
     def run_node(self, n):
         result = super().run_node(n)
@@ -118,7 +118,7 @@ DECIDING = {
 
 
 @pytest.mark.parametrize("name", DECIDING)
-def test_other_kernels_decide_alike(name):
+def test_other_kernels_take_the_same_decisions(name):
     formula, x = DECIDING[name], torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     made = joint(formula, x)
     out, *computed = made.forward(x)
@@ -134,7 +134,7 @@ def test_other_kernels_decide_alike(name):
     assert torch.equal(mine == 0, leaf.grad == 0)
 
 
-def test_what_leads_to_a_choice_is_rounded_with_and_without_a_derivative():
+def test_operands_of_a_decision_are_rounded_with_and_without_gradient():
     def formula(x):
         return [(x * x + x).amax(-1) + (x * 3).sin().sum(-1)]
 
@@ -147,19 +147,19 @@ def test_what_leads_to_a_choice_is_rounded_with_and_without_a_derivative():
 
 
 @pytest.mark.parametrize("formula", [lambda x: torch.hypot(x * x, x), lambda x: torch.special.i0e(x * x)])
-def test_what_leads_to_a_kink_is_rounded(formula):
+def test_operands_of_a_kink_are_rounded(formula):
     x = torch.rand(4).bfloat16().requires_grad_()
     forward = joint(formula, x).forward
     assert [node.name for node in forward.graph.nodes if is_rounded(node)] == ["mul"]
 
 
 @pytest.mark.parametrize("make", [torch.ones, torch.zeros])
-def test_a_constant_is_made_again(make):
+def test_constant_is_recomputed_not_saved(make):
     assert not joint(lambda x: x * make(5), torch.rand(5)).saved
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_a_cast_to_more_bits_shows_what_16_bits_hold(backend):
+def test_widening_cast_sees_the_16_bit_rounding(backend):
     def formula(x):
         h = x.bfloat16()
         return (h * h).float() - h.float() * h.float(), (x * 4).half().exp().float()

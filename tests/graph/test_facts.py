@@ -1,4 +1,4 @@
-"""What one call of a formula does, found without values."""
+"""Facts about one call of a formula, found with fake tensors."""
 
 import itertools
 import random
@@ -28,7 +28,7 @@ def leaf(*shape):
     return torch.ones(shape, dtype=torch.float64, requires_grad=True)
 
 
-def test_outputs_have_no_values_and_say_what_depends_on_what():
+def test_outputs_are_fake_tensors_with_requires_grad():
     (out,) = facts(lambda x, y: x * y, leaf(2, 3), torch.ones(3, dtype=torch.float64)).outputs
     assert (out.shape, out.dtype, out.requires_grad) == ((2, 3), torch.float64, True)
     (out,) = facts(lambda x: x.detach() * 2).outputs
@@ -72,7 +72,7 @@ def as_index(x):
         (as_index, "a tensor as an index", "return x * [1, 2]"),
     ],
 )
-def test_a_formula_that_needs_a_value_is_refused_with_its_line(formula, what, line):
+def test_value_dependent_formula_raises_with_its_line(formula, what, line):
     with pytest.raises(FormulaError) as refused:
         facts(formula, leaf(3))
     message = str(refused.value)
@@ -90,7 +90,7 @@ def test_a_formula_that_needs_a_value_is_refused_with_its_line(formula, what, li
         lambda x: torch.repeat_interleave(x, torch.ones(3, dtype=torch.long)),
     ],
 )
-def test_values_that_pytorch_itself_reads_are_no_error(formula):
+def test_value_reads_inside_pytorch_are_an_obstacle(formula):
     assert facts(formula, leaf(3)).obstacle
     x = leaf(3)
     ours, native = pullback.function(formula)(x), formula(x)
@@ -99,7 +99,7 @@ def test_values_that_pytorch_itself_reads_are_no_error(formula):
 
 
 @pytest.mark.parametrize("write", [torch.Tensor.zero_, lambda x: x[0].fill_(1.0), lambda x: x.view(-1).add_(1)])
-def test_writing_to_an_input_is_refused(write):
+def test_write_to_an_input_raises(write):
     def formula(x, y):
         write(y)
         return x * y
@@ -108,14 +108,14 @@ def test_writing_to_an_input_is_refused(write):
         facts(formula, leaf(3), torch.ones(3, dtype=torch.float64))
 
 
-def test_a_copy_of_an_expanded_input_may_be_written_to():
+def test_write_to_a_copy_of_an_expanded_input_is_allowed():
     x = torch.randn(67, 1).expand(67, 16).requires_grad_()
     assert "in place" in facts(lambda x: x.reshape(2, -1).mul_(2), x).obstacle
     with pytest.raises(FormulaError, match="writes to its input"):
         facts(lambda x: x.view(67, 16).mul_(2), x)
 
 
-def test_writing_to_an_input_that_requires_grad_is_refused():
+def test_write_to_an_input_that_requires_grad_raises():
     with pytest.raises(FormulaError, match=r"writes to its input \(tensor, of shape \(3,\)\)"):
         facts(lambda x: x.mul_(2), leaf(3))
 
@@ -137,11 +137,11 @@ def test_writing_to_an_input_that_requires_grad_is_refused():
         (lambda x: torch.as_strided(x, (2,), (1,), 1).sin(), "addresses the memory of an input"),
     ],
 )
-def test_what_a_graph_cannot_repeat_is_an_obstacle(formula, obstacle):
+def test_unrepeatable_op_is_an_obstacle(formula, obstacle):
     assert obstacle in facts(formula, leaf(3, 3)).obstacle
 
 
-def test_outputs_that_share_memory_are_an_obstacle():
+def test_outputs_sharing_memory_are_an_obstacle():
     def halves(x):
         y = x * 2
         return [y[:1], y[1:]]
@@ -150,16 +150,16 @@ def test_outputs_that_share_memory_are_an_obstacle():
 
 
 @pytest.mark.parametrize("requires_grad", [True, False])
-def test_closing_over_a_tensor_is_an_obstacle(requires_grad):
+def test_captured_tensor_is_an_obstacle(requires_grad):
     w = torch.ones(3, dtype=torch.float64, requires_grad=requires_grad)
     assert facts(lambda x: x * w, leaf(3)).obstacle == "it closes over a tensor"
 
 
-def test_constants_made_from_numbers_are_none():
+def test_constant_from_numbers_is_no_obstacle():
     assert not facts(lambda x: x * torch.tensor([1.0, 2.0, 3.0]), leaf(3)).obstacle
 
 
-def test_an_error_of_the_formula_is_the_callers():
+def test_error_in_the_formula_reaches_the_caller():
     def wrong(x):
         return x @ torch.ones(5, 5, dtype=x.dtype)
 
@@ -201,7 +201,7 @@ def hooked(x):
         lambda x: torch.as_strided(x.exp(), (2, 3), (1, 1)).sin(),
     ],
 )
-def test_what_formulas_do_with_autograd_is_kept_by_graphs(formula):
+def test_graphs_keep_autograd_calls_of_the_formula(formula):
     op, x = pullback.function(formula), torch.linspace(0.3, 1.5, 4, dtype=torch.float64).requires_grad_()
     results = []
     for f in (op, formula):
@@ -215,7 +215,7 @@ def test_what_formulas_do_with_autograd_is_kept_by_graphs(formula):
     assert all(isinstance(plan, KernelPlan) for plan in op._plans.plans.values())
 
 
-def test_a_hook_on_an_input_is_the_callers():
+def test_hook_on_an_input_is_an_obstacle():
     def hooks(x):
         x.register_hook(lambda g: g * 2)
         return x * 3
@@ -223,7 +223,7 @@ def test_a_hook_on_an_input_is_the_callers():
     assert "a hook on an input" in facts(hooks, leaf(3)).obstacle
 
 
-def test_tensors_on_several_devices_are_named():
+def test_inputs_on_several_devices_raise():
     op = pullback.function(lambda x, y: x + y)
     with pytest.raises(pullback.FormulaError, match="several devices: input 0 on cpu, input 1 on meta"):
         op(torch.ones(3, requires_grad=True), torch.ones(3, device="meta"))
@@ -232,7 +232,7 @@ def test_tensors_on_several_devices_are_named():
 
 
 @pytest.mark.parametrize("shard", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))])
-def test_facts_are_those_of_a_real_call(shard):
+def test_facts_match_a_real_call(shard):
     known = 0
     for name, entry in list(entries().items())[shard::8]:
         for function, tensors in samples(entry):
@@ -283,7 +283,7 @@ def samples(entry):
             yield function, [t.mT.contiguous().mT if t.dim() > 1 else t for t in plain]
 
 
-def test_fake_tensors_look_like_those_that_they_stand_for():
+def test_fake_inputs_have_the_metadata_of_the_real_ones():
     seen = []
 
     def look(x):
@@ -301,7 +301,7 @@ def test_fake_tensors_look_like_those_that_they_stand_for():
         assert seen == real
 
 
-def test_a_tensor_of_the_users_is_not_written_to():
+def test_facts_do_not_run_writes_to_captured_tensors():
     counter = torch.zeros(())
 
     def counts(x):
@@ -314,7 +314,7 @@ def test_a_tensor_of_the_users_is_not_written_to():
     assert y.tolist() == [1.0, 1.0]
 
 
-def test_batch_norm_counts_a_call_once():
+def test_batch_norm_counts_each_batch_once():
     def statistics(make):
         norm = torch.nn.BatchNorm1d(2, momentum=None)  # a cumulative mean, of as many batches as are counted
         f = make(lambda x: norm(x).sin())
@@ -326,7 +326,7 @@ def test_batch_norm_counts_a_call_once():
 
 
 @pytest.mark.parametrize("draw", [random.random, numpy.random.rand])
-def test_the_first_call_draws_once(draw):
+def test_first_call_draws_from_python_and_numpy_once(draw):
     def numbers(f):
         random.seed(0)
         numpy.random.seed(0)

@@ -1,4 +1,4 @@
-"""Writes that PyTorch's derivatives make are taken out of graphs where what they write to is nobody else's."""
+"""In-place ops in traced derivatives become functional where nothing else sees the written tensor."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def own(x):
 
 
 @pytest.mark.parametrize("formula", [of_a_view, of_an_input, of_another_dtype, of_truth_values, of_numbers_by_truth])
-def test_what_others_see_or_another_op_computes_stays(formula):
+def test_writes_seen_elsewhere_or_that_cast_stay_in_place(formula):
     graph = _torch.trace_ops(formula, X)
     assert functionalise(graph.graph) is not None
     assert mutates(graph.graph)
@@ -64,7 +64,7 @@ def test_what_others_see_or_another_op_computes_stays(formula):
 
 
 @pytest.mark.parametrize("formula", [own, lent, with_a_number, masked])
-def test_what_is_nobody_elses_is_computed_anew(formula):
+def test_writes_to_private_tensors_become_functional(formula):
     graph = _torch.trace_ops(formula, X)
     assert functionalise(graph.graph) is None
     assert not mutates(graph.graph)
@@ -73,7 +73,7 @@ def test_what_is_nobody_elses_is_computed_anew(formula):
         assert torch.equal(ours, theirs)
 
 
-def test_a_clamp_is_one_kernel_forward_and_one_backward(native):
+def test_clamp_is_one_kernel_forward_and_one_backward(native):
     """PyTorch's derivative of `clamp` writes to a mask that it has made."""
     op = pullback.function(lambda x, s: torch.clamp(x / s, -1, 1) * s)
     x, s = torch.randn(20, requires_grad=True), torch.tensor(0.5, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Values are told apart by their types and bits, where `==` takes them for one."""
+"""Identity of values in cache keys: types and bits count, where `==` would call values equal."""
 
 import collections
 import enum
@@ -34,14 +34,14 @@ class Count(enum.IntEnum):
     ],
     ids=repr,
 )
-def test_values_that_are_equal_or_alike_are_told_apart(one, other):
+def test_equal_values_of_other_type_or_sign_differ(one, other):
     assert identity(one) != identity(other)
 
 
 @pytest.mark.parametrize(
     "value", [0, 1.5, -0.0, NAN, float("inf"), "a", None, True, torch.float32, torch.device("cpu")]
 )
-def test_a_value_is_what_it_is_and_comes_back_from_its_identity(value):
+def test_value_round_trips_through_its_identity(value):
     again = value_of(*identity(value))
     assert identity(again) == identity(value)
     assert repr(again) == repr(value)
@@ -50,7 +50,7 @@ def test_a_value_is_what_it_is_and_comes_back_from_its_identity(value):
 @pytest.mark.parametrize(
     "value", [[1], {1}, {}, Point(1.0), Count.ONE, frozenset({1}), object(), (1, [2]), torch.ones(1)]
 )
-def test_what_may_change_or_is_of_a_class_of_the_users_has_none(value):
+def test_mutable_and_user_defined_values_have_no_identity(value):
     assert identity(value) is None
 
 
@@ -73,24 +73,24 @@ def test_what_may_change_or_is_of_a_class_of_the_users_has_none(value):
     ],
     ids=repr,
 )
-def test_containers_that_are_equal_or_alike_are_told_apart(one, other):
+def test_equal_containers_of_other_structure_differ(one, other):
     assert leaves_and_structure(one)[2] is not None
     assert leaves_and_structure(one)[2] == leaves_and_structure(one)[2]
     assert leaves_and_structure(one)[2] != leaves_and_structure(other)[2]
 
 
 @pytest.mark.parametrize("tree", [{Count.ONE: 0}, {frozenset({1}): 0}, {Point(0.0): 0}, [{object(): 0}]])
-def test_a_key_that_is_no_plain_value_has_no_identity(tree):
+def test_dict_with_a_user_defined_key_has_no_identity(tree):
     assert leaves_and_structure(tree)[2] is None
 
 
 def filled(x, options):
-    """Of another dtype, and of another sign, for keys that are equal."""
+    """Results differ in dtype and sign for equal keys."""
     return x * 2, torch.full((2,), next(iter(options)))
 
 
 @pytest.mark.parametrize("keys", [(1, 1.0, True), (0.0, -0.0, False, 0), (Count.ONE, 1, 1.0)], ids=repr)
-def test_an_op_sees_the_keys_of_each_call(keys):
+def test_op_distinguishes_equal_dict_keys(keys):
     op, x = pullback.function(filled), torch.ones(2, requires_grad=True)
     for key in (*keys, *keys):
         for ours, theirs in zip(op(x, {key: 0}), filled(x, {key: 0}), strict=True):
@@ -100,7 +100,7 @@ def test_an_op_sees_the_keys_of_each_call(keys):
 
 
 class Keyed:
-    """Equal to all others, and not the same."""
+    """Compares equal to everything."""
 
     def __init__(self, scale):
         self.scale = scale
@@ -116,7 +116,7 @@ def scaled(x, options):
     return [x * next(iter(options)).scale][0]
 
 
-def test_an_op_sees_keys_that_call_themselves_equal():
+def test_op_distinguishes_keys_with_a_permissive_eq():
     op, x = pullback.function(scaled), torch.ones(2, requires_grad=True)
     for scale in (2.0, 3.0):
         assert op(x, {Keyed(scale): 0}).tolist() == [scale, scale]

@@ -1,4 +1,4 @@
-"""What is said of kinks and domains."""
+"""Kinks and domains in `explain`."""
 
 import pytest
 import torch
@@ -25,18 +25,18 @@ X = torch.rand(1, 1, 4, 4)
         (lambda x: torch.tan(x), "poles"),
     ],
 )
-def test_kinks_and_domains_are_named(formula, part):
+def test_explain_names_kinks_and_domains(formula, part):
     assert part in pullback.function(lambda x: formula(x)).explain(X)
 
 
 @pytest.mark.parametrize("formula", [lambda x: x**2, lambda x: torch.sin(x) * x.mean(), lambda x: x.sigmoid().tanh()])
-def test_smooth_formulas_have_none(formula):
+def test_smooth_formula_has_no_kinks(formula):
     page = pullback.function(formula).explain(X)
     assert "Kinks: none." in page
     assert "Domain: everywhere." in page
 
 
-def test_of_foreign_code_nothing_is_known():
+def test_kinks_of_foreign_code_are_unknown():
     op = pullback.function(lambda x: torch.from_numpy(x.detach().numpy() ** 2))
     op.vjp(lambda g, out, x: 2 * g * x)
     assert "Kinks and domain of the formula: not known" in op.explain(X)

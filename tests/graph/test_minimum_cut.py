@@ -1,4 +1,4 @@
-"""What is saved is as little as can be, and enough."""
+"""Minimum cut: the backward saves as few bytes as possible."""
 
 import pytest
 import torch
@@ -50,23 +50,23 @@ ONE = X.numel() * 4
         (lambda x: (x > 0.5) * x * 3, (X,), ONE),
         (lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True)), (X,), ONE + 16 * 4),
         (lambda x, w: F.silu(x) * w, (X, W), ONE + 32 * 4),
-        (lambda x, w: torch.exp(x + w), (X, W), ONE + 32 * 4),  # the inputs, which are kept anyway
-        (lambda x: torch.cumsum(x, 0).sin().exp(), (X,), ONE),  # of what it would be dear to compute again, one value
+        (lambda x, w: torch.exp(x + w), (X, W), ONE + 32 * 4),  # the inputs, which are alive anyway
+        (lambda x: torch.cumsum(x, 0).sin().exp(), (X,), ONE),  # one value that is expensive to recompute
         (lambda x: x * 2 + 1, (X,), 0),
     ],
 )
-def test_no_more_is_saved_than_is_needed(formula, tensors, expected):
+def test_saved_bytes_are_minimal(formula, tensors, expected):
     assert saved_bytes(formula, *tensors) == expected
 
 
-def test_an_input_goes_before_an_output_and_that_before_what_nobody_holds():
+def test_input_is_preferred_to_output_and_output_to_intermediate():
     assert joint(torch.exp, X).saved == (0,)
-    made = joint(lambda x: torch.cumsum(x, 0).exp(), X)  # dear to compute again
+    made = joint(lambda x: torch.cumsum(x, 0).exp(), X)  # expensive to recompute
     assert made.saved == (None,)
     assert made.forward.graph.output_node().args[0][0] is made.forward.graph.output_node().args[0][1]
 
 
-def test_a_cut_through_several_branches():
+def test_cut_through_several_branches():
     def branches(x, y):
         mixed = torch.cumsum(x, 0) * torch.cumsum(y, 0)  # one tensor where its factors are two
         return mixed.sin().sum() + mixed.cos().sum()
@@ -76,7 +76,7 @@ def test_a_cut_through_several_branches():
     assert saved_bytes(branches, X, X + 1) <= 3 * ONE
 
 
-def test_nothing_is_computed_again_where_something_is_written_to():
+def test_graph_with_in_place_writes_recomputes_nothing():
     def accumulated(x):
         y = torch.sin(x)
         z = y.clone()

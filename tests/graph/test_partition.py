@@ -1,4 +1,4 @@
-"""The trace of a formula with its derivative, and its division into a forward and a backward."""
+"""The joint graph of a formula and its partition into forward and backward."""
 
 import pytest
 import torch
@@ -67,12 +67,12 @@ def normalised(x, w):
         (lambda x, b: (x + b).sum(0), [(64, 8), (8,)]),
     ],
 )
-def test_no_more_crosses_the_cut_than_autograd_saves(formula, shapes):
+def test_partition_saves_no_more_than_autograd(formula, shapes):
     tensors = [leaf(*shape) for shape in shapes]
     assert bytes_across_the_cut(joint(formula, *tensors), *tensors) <= bytes_saved_by_autograd(formula, *tensors)
 
 
-def test_the_backward_computes_nothing_that_the_forward_has():
+def test_backward_does_not_repeat_forward_ops():
     made = joint(gate, leaf(3))
     ops = [node.target for node in made.backward.graph.nodes]
     assert torch.ops.aten.exp.default not in ops
@@ -91,7 +91,7 @@ def test_the_backward_computes_nothing_that_the_forward_has():
     ],
 )
 @pytest.mark.parametrize("layout", ["row-major", "transposed", "expanded"])
-def test_a_cotangent_may_lie_in_memory_as_it_likes(make_g, layout):
+def test_cotangent_of_any_layout(make_g, layout):
     def formula(x):
         y = x.exp().view(-1).sin().view(x.shape)
         return {"row-major": y, "transposed": y.t().exp().t(), "expanded": y.sum().expand(4, 3) * 1}[layout]
@@ -102,7 +102,7 @@ def test_a_cotangent_may_lie_in_memory_as_it_likes(make_g, layout):
     assert torch.equal(torch.autograd.grad(ours, x, g)[0], torch.autograd.grad(native, x, dense)[0])
 
 
-def test_an_unused_input_has_no_gradient():
+def test_unused_input_has_no_gradient():
     op = pullback.function(lambda x, y: x * 2)
     x, y = leaf(3), leaf(3)
     assert joint(lambda x, y: x * 2, x, y).unused == (False, True)
@@ -121,13 +121,13 @@ def test_integer_outputs_have_no_derivative():
     assert g.argmax() == x.argmin()
 
 
-def test_outputs_that_do_not_depend_on_inputs_have_no_derivative():
+def test_outputs_independent_of_inputs_do_not_require_grad():
     op = pullback.function(lambda x: (x * 2, x.detach() * 3, torch.ones(2)))
     assert [out.requires_grad for out in op(leaf(3))] == [True, False, False]
     assert joint(lambda x: (x * 2, x.detach() * 3, torch.ones(2)), leaf(3)).connected == (0,)
 
 
-def test_each_of_several_outputs_alone():
+def test_gradient_of_each_output_alone():
     def formula(x, y):
         return x * y, (x + y).exp()
 
@@ -141,7 +141,7 @@ def test_each_of_several_outputs_alone():
             assert torch.equal(a, b)
 
 
-def test_complex_numbers():
+def test_complex_inputs_match_autograd():
     def formula(z, x):
         return (z.conj() * x).exp(), (z * z.conj()).real, torch.view_as_real(z * x)
 
@@ -152,7 +152,7 @@ def test_complex_numbers():
     assert all(map(torch.equal, *(torch.autograd.grad(outs, [z, x], gs) for outs in (ours, native))))
 
 
-def test_a_lazily_conjugated_result_may_be_saved():
+def test_lazily_conjugated_result_may_be_saved():
     def formula(z, w):
         return (z.conj() @ w).exp()
 
@@ -178,7 +178,7 @@ def fills_in_place(x, y):
     return FillsInPlace.apply(x.exp(), y.exp())
 
 
-def test_equal_nodes_that_are_written_to_stay_apart():
+def test_equal_nodes_with_writes_are_not_merged():
     x, y = leaf(3), leaf(3)
     made = joint(fills_in_place, x, y)
     values, *kept = made.forward(x.detach(), y.detach())
@@ -191,7 +191,7 @@ def test_equal_nodes_that_are_written_to_stay_apart():
 
 
 @pytest.mark.parametrize("op", [torch.linalg.inv, torch.linalg.cholesky, torch.linalg.det, torch.linalg.eigvalsh])
-def test_what_checks_a_value_checks_it_at_every_call(op):
+def test_value_checks_of_linalg_run_at_every_call(op):
     wrapped = pullback.function(lambda a: op(a))
     wrapped(torch.eye(3, dtype=D, requires_grad=True))
     assert all(isinstance(plan, KernelPlan) for plan in wrapped._plans.plans.values())
@@ -205,7 +205,7 @@ def test_what_checks_a_value_checks_it_at_every_call(op):
     assert outcomes[0] == outcomes[1]
 
 
-def test_a_saved_output_written_to_is_an_error_as_in_autograd():
+def test_write_to_a_saved_output_raises_as_in_autograd():
     op = pullback.function(lambda x: x.exp())
     x = leaf(3)
     y = op(x)
@@ -224,7 +224,7 @@ def test_a_saved_output_written_to_is_an_error_as_in_autograd():
         torch.Tensor.exp,
     ],
 )
-def test_the_caller_may_write_to_a_result_as_to_that_of_the_formula(formula):
+def test_writes_to_a_result_behave_as_with_the_formula(formula):
     def written(f, x):
         y = f(x)
         y += 1
@@ -242,14 +242,14 @@ def test_the_caller_may_write_to_a_result_as_to_that_of_the_formula(formula):
         assert all(isinstance(plan, KernelPlan) for plan in op._plans.plans.values())
 
 
-def test_a_view_of_a_saved_value_cannot_be_written_to():
+def test_write_to_a_view_of_a_saved_value_raises():
     op = pullback.function(lambda x: x.exp().view(-1))
     y = op(leaf(3))
     with pytest.raises(RuntimeError, match="view"):
         y.mul_(2)
 
 
-def test_a_second_derivative_that_is_zero_is_on_the_device_of_the_first():
+def test_zero_second_derivative_is_on_the_right_device():
     def formula(a):
         return (-a.amax((0,)).abs()).amax(-1, keepdim=True)
 

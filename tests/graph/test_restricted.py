@@ -1,4 +1,4 @@
-"""The backward of some of the outputs, against autograd of these alone."""
+"""Backward graphs restricted to some outputs, against autograd of those outputs."""
 
 from itertools import combinations
 
@@ -21,7 +21,7 @@ def joint(formula):
 
 
 def run(part, whole, xs, cotangents):
-    """Return the gradients of a part, of what the forward of the whole saved."""
+    """Gradients of a restricted graph, from the tensors that the forward of the whole saved."""
     results = list(whole.forward(*[x.detach() for x in xs]))
     later = iter(results[whole.n_outputs :])
     saved = [next(later) if i is None else xs[i].detach() for i in part.saved]
@@ -37,7 +37,7 @@ FORMULAS = {
 
 @pytest.mark.parametrize("formula", FORMULAS.values(), ids=FORMULAS)
 @pytest.mark.parametrize("used", [used for k in (1, 2) for used in combinations(range(3), k)])
-def test_gradients_are_those_of_the_outputs_that_are_used(formula, used):
+def test_restricted_gradients_match_autograd_of_the_used_outputs(formula, used):
     whole, xs = joint(formula)
     part = restricted(whole, used)
     outs = formula(*xs)
@@ -52,13 +52,13 @@ def test_gradients_are_those_of_the_outputs_that_are_used(formula, used):
             torch.testing.assert_close(mine, theirs, rtol=1e-14, atol=0, equal_nan=True)
 
 
-def test_zeros_in_place_of_a_cotangent_are_not_the_same():
+def test_zero_cotangents_are_not_equivalent_to_restriction():
     whole, xs = joint(FORMULAS["slopes that are infinite"])
     zeros = run(whole, whole, xs, [torch.zeros(3), torch.ones(3), torch.zeros(3)])
     assert zeros[0][0].isnan()
 
 
-def test_a_graph_that_compares_a_cotangent_is_not_restricted():
+def test_graph_that_compares_a_cotangent_is_not_restricted():
     class Clipped(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):

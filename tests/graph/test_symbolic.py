@@ -1,4 +1,4 @@
-"""Graphs that hold for all sizes: what is proven of a formula, and what is refused."""
+"""Graphs with symbolic sizes: formulas that are proven general, and formulas that are refused."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def at_sizes(symbolic, module, *tensors):
     return module(*(numbers[formula] for formula in formulas), *tensors)
 
 
-def test_a_graph_with_sizes_among_its_arguments_is_that_of_other_sizes():
+def test_symbolic_graph_computes_other_sizes():
     def function(x, y):
         return [(x * y).sum(0), y.expand_as(x) + 1, x.mean()]
 
@@ -29,7 +29,7 @@ def test_a_graph_with_sizes_among_its_arguments_is_that_of_other_sizes():
             torch.testing.assert_close(got, expected)
 
 
-def test_a_mean_is_divided_by_the_number_of_the_call():
+def test_mean_divides_by_the_size_of_the_call():
     def slope(x, g):
         leaf = x.detach().requires_grad_()
         with torch.enable_grad():
@@ -56,17 +56,17 @@ def test_a_mean_is_divided_by_the_number_of_the_call():
         (lambda x: [torch.ones(11).expand(7, 11) + x.sum()], "equal by chance"),
     ],
 )
-def test_what_depends_on_sizes_is_refused(function, why):
+def test_size_dependent_formula_is_refused(function, why):
     varying = {5, 7} if "chance" not in why else {5, 11}
     with pytest.raises(NotGeneralError, match=why):
         traced(function, torch.randn(*sorted(varying)), varying=varying)
 
 
-def test_what_is_the_same_for_all_sizes_may_be_asked():
+def test_rank_and_dtype_may_be_read():
     traced(lambda x: [x * x.dim() if x.is_floating_point() and x.dtype.itemsize < 8 else x], torch.randn(5, 7))
 
 
-def test_the_graph_does_not_hold_for_other_layouts_and_patterns():
+def test_graph_does_not_hold_for_other_layouts_and_broadcast_patterns():
     symbolic, _ = traced(lambda x, y: [x * y], torch.randn(5, 7), torch.randn(7))
     assert symbolic.numbers([torch.randn(4, 3), torch.randn(3)]) is not None
     assert symbolic.numbers([torch.randn(4, 3), torch.randn(4)]) is None
@@ -78,7 +78,7 @@ def test_the_graph_does_not_hold_for_other_layouts_and_patterns():
     assert fixed.numbers([torch.randn(6, 8)]) is None
 
 
-def test_an_extent_is_a_number_that_is_told_from_others():
+def test_extent_is_an_int_with_a_distinct_repr():
     n = Extent(4, "n")
     assert n == 4
     assert repr([n]) != repr([4])

@@ -1,4 +1,4 @@
-"""Graphs of ATen ops: they compute what their formulas do, and hold nothing of the call that was traced."""
+"""Traced graphs compute their formulas and keep no tensor of the traced call."""
 
 import contextlib
 import gc
@@ -127,7 +127,7 @@ def _in_a_thread(x):
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_ops_of_unusual_formulas_are_refused_or_compute_what_these_do(name):
+def test_op_of_unusual_formula_raises_or_matches_it(name):
     formula = UNUSUAL[name]
     torch.manual_seed(0)
     theirs = formula(X)
@@ -142,7 +142,7 @@ def test_ops_of_unusual_formulas_are_refused_or_compute_what_these_do(name):
 
 
 def with_gradient(function):
-    """Return a function of tensors that returns its results, and the gradients of what is differentiable."""
+    """A function that returns the results and the gradients of its differentiable results."""
 
     def both(*given):
         xs = [x.detach().requires_grad_(x.is_floating_point()) for x in given]
@@ -159,7 +159,7 @@ def with_gradient(function):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.few(36)
-def test_a_graph_computes_what_its_formula_does(name, dtype):
+def test_graph_computes_the_formula_and_gradients(name, dtype):
     function = with_gradient(FORMULAS[name])
     given = [x.to(dtype) for x in (X, Y, W)[: FORMULAS[name].__code__.co_argcount]]
     graph = _torch.trace_ops(function, *given)
@@ -168,7 +168,7 @@ def test_a_graph_computes_what_its_formula_does(name, dtype):
         assert ours is theirs is None or ours.stride() == theirs.stride()
 
 
-def test_a_graph_keeps_no_tensor_of_the_call_alive():
+def test_graph_and_facts_keep_no_tensor_alive():
     x = torch.ones(3, 1)
     tensor = weakref.ref(x)
     graph = _torch.trace_ops(with_gradient(constants), x)
@@ -201,7 +201,7 @@ print([name for name in ("torch._dynamo", "torch._inductor", "sympy", "networkx"
         lambda x: torch.gather(x, 0, torch.zeros((), dtype=torch.int64)),
     ],
 )
-def test_a_number_may_be_reduced_over_its_last_dimension(reduced):
+def test_scalar_may_be_reduced_over_its_last_dimension(reduced):
     x = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     op = pullback.function(stable=False)(lambda x: reduced(x) * x)
     ours, theirs = op(x), reduced(x) * x
@@ -210,8 +210,8 @@ def test_a_number_may_be_reduced_over_its_last_dimension(reduced):
     torch.testing.assert_close(*gradients, rtol=1e-14, atol=1e-15)
 
 
-def test_a_run_that_ends_in_the_middle_of_a_message_leaves_functorch_as_it_was():
-    """PyTorch tries the overloads of `clamp` in turn, and its message about one shows the tensor."""
+def test_interrupted_tensor_repr_restores_the_functorch_state():
+    """PyTorch tries the overloads of `clamp` in turn, and the error message of one shows the tensor."""
     x = torch.rand(3)
     _torch.trace_ops(lambda x: [torch.ops.aten.clamp(x, x.new_full((), 0.75))], x)
     assert torch.func.grad(torch.square)(torch.tensor(3.0)) == 6

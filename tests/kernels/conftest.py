@@ -1,4 +1,4 @@
-"""What the tests of kernels share."""
+"""Fixtures for the tests of kernels."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from pullback.kernels import build
 
 @pytest.fixture(params=["AVX512", "AVX2"])
 def vectors(request, monkeypatch, native):
-    """Kernels are compiled for one kind of vectors or the other."""
+    """Compile kernels for AVX-512 or for AVX2."""
     if torch.backends.cpu.get_cpu_capability() not in ("AVX512", request.param):
         pytest.skip(f"no {request.param} here")
     monkeypatch.setattr(build, "_machine", lambda: build._OF_CAPABILITY[request.param])

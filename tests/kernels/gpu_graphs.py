@@ -1,4 +1,4 @@
-"""Graphs of tensors on a GPU, where there is none, and tensors for them."""
+"""Graphs of GPU tensors on a machine without a GPU, and inputs for them."""
 
 import torch
 import torch.nn.functional as F
@@ -9,13 +9,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 def graph_on_gpu(function, *tensors):
     """Return the graph of a function that returns a list, as if its tensors were on a GPU.
 
-    It is traced on the CPU, since autograd of what is on a GPU ends a process that has no driver.
+    It is traced on the CPU, since autograd of GPU tensors ends a process that has no driver.
     """
     return moved(make_fx(lambda *xs: list(function(*xs)), tracing_mode="fake")(*tensors))
 
 
 def moved(graph):
-    """Have all values of a graph lie on a GPU."""
+    """Move all values of a graph to a GPU."""
     with FakeTensorMode():
         for node in graph.graph.nodes:
             x = node.meta.get("val")

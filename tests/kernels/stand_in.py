@@ -1,4 +1,4 @@
-"""A stand-in for Triton on CPU tensors: a kernel runs as Python, one program after another, and is held to its word.
+"""A stand-in for Triton on CPU tensors: runs a kernel as Python, one program after another, and checks each access.
 
 A read or a write outside of a tensor raises, as does a second write to a place, an operation on two dtypes, or one that
 Triton does not round correctly. What a mask leaves out reads as NaN.

@@ -1,4 +1,4 @@
-"""Comparisons that are kept as bits: what is read of them is what was compared, in every layout and dtype."""
+"""Masks saved as packed bits are unpacked as they were compared, in every layout and dtype."""
 
 import numpy
 import pytest
@@ -22,14 +22,14 @@ def _few_too(monkeypatch):
 
 @pytest.fixture
 def passes(monkeypatch):
-    """What kernels of regions leave to passes of their own."""
+    """Requests for separate packing passes, which region kernels did not fuse."""
     asked = []
     monkeypatch.setattr(native, "passes", lambda: asked.append(1) or bit_passes.passes())
     return asked
 
 
 def chosen(x, a, c):
-    return torch.where(x.cumsum(0) > 0, a * 2, c)  # of what is dear to compute again
+    return torch.where(x.cumsum(0) > 0, a * 2, c)  # cumsum is expensive to recompute
 
 
 def live(*shape, dtype=torch.float32, count=3):
@@ -46,7 +46,7 @@ def kept_in_bits(out):
 
 
 def assert_as_eager(op, formula, inputs, g=None, n=None):
-    """Compare value and gradients, which choose and do not compute, bit for bit; and the bytes that are kept."""
+    """Compare value and gradients, which only select, bit for bit; and the bytes that are saved."""
     mine, theirs = op(*inputs), formula(*inputs)
     assert kept_in_bits(mine) == (((theirs.numel() if n is None else n) + 7) // 8)
     g = torch.randint(-3, 4, theirs.shape).to(theirs.dtype) if g is None else g  # whose sums are exact
@@ -56,7 +56,7 @@ def assert_as_eager(op, formula, inputs, g=None, n=None):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.few(4)
-def test_sizes_that_fill_bytes_and_vectors_and_do_not(vectors, dtype, passes):
+def test_packed_masks_of_whole_and_partial_bytes_and_vectors(vectors, dtype, passes):
     op = pullback.function(chosen)
     for size in SIZES:
         if size:
@@ -64,7 +64,7 @@ def test_sizes_that_fill_bytes_and_vectors_and_do_not(vectors, dtype, passes):
     assert not passes
 
 
-def test_bits_are_those_of_numpy(vectors):
+def test_packed_bits_equal_numpy_packbits(vectors):
     for n in (0, 1, 7, 8, 9, 4095, 70001):
         mask = torch.rand(n) > 0.5
         right = torch.from_numpy(numpy.packbits(mask.numpy(), bitorder="little"))
@@ -82,14 +82,14 @@ def test_bits_are_those_of_numpy(vectors):
             assert back.stride() == lain.stride()
 
 
-def test_passes_begin_with_what_is_compiled_ahead(native):
+def test_packing_source_begins_with_the_precompiled_header(native):
     head = "".join(f'#include "{name}"\n' for name in ("types.h", build.header(), "functions.h", "loop.h"))
-    assert bit_passes._source("Bits", "bool*").startswith(head)  # or it is compiled twice, and the header thrown away
+    assert bit_passes._source("Bits", "bool*").startswith(head)  # otherwise the precompiled header is not used
 
 
 @pytest.mark.parametrize("columns", [33, 40, 64])
 @pytest.mark.parametrize("of", ["row", "column", "number"])
-def test_rows_that_share_bytes_and_rows_that_do_not(native, columns, of, passes):
+def test_packed_masks_of_rows_that_share_bytes(native, columns, of, passes):
     def formula(x, b, a, c):
         return torch.where(x.cumsum(0) + b > 0, a, c)
 
@@ -99,11 +99,11 @@ def test_rows_that_share_bytes_and_rows_that_do_not(native, columns, of, passes)
     assert_as_eager(op, formula, inputs)
     assert_as_eager(op, formula, inputs, torch.ones(()).expand(300, columns))
     assert_as_eager(op, formula, inputs, torch.randint(-3, 4, (columns, 300)).float().T)
-    assert bool(passes) == (of == "column")  # whose gradient is a sum of each row
+    assert bool(passes) == (of == "column")  # its gradient sums each row
 
 
 @pytest.mark.parametrize("lie", [lambda x: x.mT, lambda x: x[::2], lambda x: x[:, 1:], lambda x: x.flip(0)])
-def test_inputs_that_lie_otherwise(native, lie):
+def test_packed_masks_of_strided_inputs(native, lie):
     whole = live(70, 41)
     laid = [lie(x).detach().requires_grad_() for x in whole]
     op = pullback.function(chosen)
@@ -113,7 +113,7 @@ def test_inputs_that_lie_otherwise(native, lie):
         assert torch.equal(a, b)
 
 
-def test_truth_values_that_lie_otherwise_than_what_they_choose_from(native, passes):
+def test_mask_with_other_strides_than_its_operands_takes_a_pass(native, passes):
     def formula(x, a):
         return a.mT * (x.cumsum(0) > 0)
 
@@ -121,7 +121,7 @@ def test_truth_values_that_lie_otherwise_than_what_they_choose_from(native, pass
     assert passes
 
 
-def test_channels_that_come_last(native):
+def test_packed_masks_of_channels_last_tensors(native):
     def formula(x, w, a):
         return F.relu(F.conv2d(x, w)) + a
 
@@ -138,7 +138,7 @@ def test_channels_that_come_last(native):
             assert torch.allclose(a, b, atol=1e-5)
 
 
-def test_on_several_threads(native):
+def test_packed_masks_on_several_threads(native):
     def formula(x, b, a, c):
         return torch.where(x.cumsum(0) + b > 0, a, c)
 
@@ -152,7 +152,7 @@ def test_on_several_threads(native):
         torch.set_num_threads(threads)
 
 
-def test_kernels_over_rows_have_passes_beside_them(native, passes):
+def test_row_kernels_leave_packing_to_passes(native, passes):
     def best(x, w, a):
         z = x @ w
         return torch.where(z == z.amax(-1, keepdim=True), a, 0.0)
@@ -172,7 +172,7 @@ def test_kernels_over_rows_have_passes_beside_them(native, passes):
     assert passes
 
 
-CLIPPED = {  # a sum of one number is dear all the same
+CLIPPED = {  # cumsum, even of one number, is expensive to recompute
     "relu": lambda x, a: F.relu(x.cumsum(0)) + a,
     "relu6": lambda x, a: F.relu6(x.cumsum(0)) + a,
     "hardtanh": lambda x, a: F.hardtanh(x.cumsum(0), -0.25, 0.75) + a,
@@ -186,7 +186,7 @@ CLIPPED = {  # a sum of one number is dear all the same
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CLIPPED)
 @pytest.mark.few(6)
-def test_what_is_clipped_has_the_derivative_of_pytorch(native, name, dtype, passes):
+def test_clipping_ops_with_packed_masks_have_pytorchs_derivative(native, name, dtype, passes):
     formula = CLIPPED[name]
     special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), -1.0, 6.0, -0.25, 0.75, 0.1, 0.25, 0.3]
     x = torch.cat([torch.tensor(special), torch.linspace(-1, 8, 90)]).to(dtype)
@@ -202,4 +202,4 @@ def test_what_is_clipped_has_the_derivative_of_pytorch(native, name, dtype, pass
     (x, _), (right, _) = grads(mine, inputs, g), grads(theirs, inputs, g)
     assert torch.equal(x, right)
     assert torch.allclose(mine, theirs, rtol=0.01, equal_nan=True)
-    assert not passes  # a choice alone is a kernel too, if it reads bits
+    assert not passes  # a lone `where` is a kernel too, if it reads bits

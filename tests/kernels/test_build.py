@@ -1,4 +1,4 @@
-"""Compilers: what they get wrong is left out, and no kernel of one is taken for that of another."""
+"""Compilers: flags avoid a miscompilation, and kernels are keyed by compiler."""
 
 import shutil
 import subprocess
@@ -37,7 +37,7 @@ int main() {
 
 
 @pytest.mark.parametrize("name", ["g++", "clang++"])
-def test_a_condition_is_no_mask(native, tmp_path, name):
+def test_branch_is_not_if_converted_to_a_wrong_mask(native, tmp_path, name):
     compiler = shutil.which(name)
     if compiler is None or torch.backends.cpu.get_cpu_capability() != "AVX512":
         pytest.skip("no such compiler, or no AVX-512")
@@ -47,7 +47,7 @@ def test_a_condition_is_no_mask(native, tmp_path, name):
     assert subprocess.run([tmp_path / "main"], timeout=60).returncode == 0
 
 
-def test_a_kernel_of_another_compiler_is_not_taken(native, tmp_path, monkeypatch):
+def test_kernel_key_depends_on_the_compiler(native, tmp_path, monkeypatch):
     other = tmp_path / "c++"
     other.symlink_to(build.compiler())
     before = build._key("void run() {}")

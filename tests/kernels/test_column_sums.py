@@ -1,4 +1,4 @@
-"""Sums over rows, one for each column, are taken in the loop that computes or reads what they sum."""
+"""Sums over rows, one for each column, are fused into the loop that computes or reads their terms."""
 
 import math
 
@@ -20,7 +20,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def require_near(got, exact, terms, dtype):
-    """Up to a few roundings of the terms and one of the sum, in proportion to the sum of their sizes."""
+    """Close up to a few roundings of the terms and one of the sum, relative to the sum of magnitudes."""
     assert got.shape == exact.shape
     assert got.dtype == dtype
     narrow = torch.finfo(dtype).eps * (0.51 if dtype.itemsize == 2 else 0)  # and the arithmetic is that of float32
@@ -50,7 +50,7 @@ OVER_ROWS = {
     ids=str,
 )
 @pytest.mark.few(32)
-def test_sums_are_right(native, name, shape, dtype):
+def test_column_sums_match_float64(native, name, shape, dtype):
     x, y = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1)
     function = (FUNCTIONS | OVER_ROWS)[name]
     graph, run = lowered(function, x, y)
@@ -69,7 +69,7 @@ def test_sums_are_right(native, name, shape, dtype):
     ids=str,
 )
 @pytest.mark.parametrize("keepdim", [True, False])
-def test_over_several_dimensions(native, shape, dims, keepdim):
+def test_column_sums_over_several_dimensions(native, shape, dims, keepdim):
     x = normal(*shape)
     graph, run = lowered(lambda x: [(x * x + 1).sum(dims, keepdim=keepdim)], x)
     assert not left(graph)
@@ -77,7 +77,7 @@ def test_over_several_dimensions(native, shape, dims, keepdim):
     require_near(run(x)[0], exact, exact, torch.float32)
 
 
-def test_of_channels_last_the_outermost_dimensions_in_memory_are_rows(native):
+def test_column_sums_of_channels_last_tensors(native):
     x = normal(4, 7, 5, 6).contiguous(memory_format=torch.channels_last)
     graph, run = lowered(lambda x: [x * x + 1, (x * x + 1).sum((0, 2, 3), keepdim=True)], x)
     assert not left(graph)
@@ -89,14 +89,14 @@ def test_of_channels_last_the_outermost_dimensions_in_memory_are_rows(native):
 @pytest.mark.parametrize(
     ("shape", "dims"), [((1, 500), (0,)), ((8, 500), (0,)), ((100, 30, 4), (1,)), ((100, 30, 4), (0, 2))], ids=str
 )
-def test_one_row_few_rows_and_other_dimensions_are_left_to_pytorch(native, shape, dims):
+def test_sums_of_few_rows_and_inner_dimensions_are_left_to_pytorch(native, shape, dims):
     x = normal(*shape)
     graph, run = lowered(lambda x: [(x * x + 1).sum(dims)], x)
     assert left(graph)
     torch.testing.assert_close(run(x)[0], (x * x + 1).sum(dims))
 
 
-def test_where_the_bits_of_pytorch_are_wanted_its_kernel_sums(native):
+def test_exact_graph_leaves_sums_to_pytorch(native):
     x = normal(100, 20)
     graph, run = lowered(lambda x: [(x * x + x).sum(0)], x, exact=True)
     assert left(graph)
@@ -106,7 +106,7 @@ def test_where_the_bits_of_pytorch_are_wanted_its_kernel_sums(native):
 @pytest.mark.parametrize(
     ("formula", "count"), [(rms_norm, 2), (layer_norm, 3)], ids=lambda f: getattr(f, "__name__", "")
 )
-def test_the_backward_of_a_norm_is_one_kernel(native, formula, count):
+def test_backward_of_a_norm_is_one_kernel(native, formula, count):
     tensors = [normal(100, 40), normal(40, seed=1), normal(40, seed=2)][:count]
 
     def gradients(g, *tensors):
@@ -122,7 +122,7 @@ def test_the_backward_of_a_norm_is_one_kernel(native, formula, count):
     ("formula", "count"), [(rms_norm, 2), (layer_norm, 3)], ids=lambda f: getattr(f, "__name__", "")
 )
 @pytest.mark.few(2)
-def test_gradients_of_norms_are_as_good_as_those_of_the_formula(native, formula, count, dtype):
+def test_norm_gradients_are_as_accurate_as_pytorchs(native, formula, count, dtype):
     tensors = [normal(*size, dtype=dtype) for size in ((20, 30, 37), (37,), (37,))[:count]]
     ours = value_and_gradients(pullback.function(formula), tensors)
     theirs = value_and_gradients(formula, tensors)
@@ -132,7 +132,7 @@ def test_gradients_of_norms_are_as_good_as_those_of_the_formula(native, formula,
         assert errors[0] <= 2 * errors[1] + 64 * torch.finfo(torch.float64).eps * float(exact.abs().max())
 
 
-def test_gradients_of_a_scale_and_a_bias_for_each_column(native):
+def test_gradients_of_per_column_scale_and_bias(native):
     def scaled(x, scale, bias):
         return torch.tanh(x * scale + bias)
 
@@ -145,8 +145,8 @@ def test_gradients_of_a_scale_and_a_bias_for_each_column(native):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [(2**16, 20), (2**16, 3)], ids=str)
-def test_of_many_rows_a_sum_is_as_good_as_pytorch_s(native, shape, dtype):
-    """Of numbers of one sign, of which a running sum in their own type loses hundreds of units."""
+def test_sum_of_many_rows_is_as_accurate_as_pytorchs(native, shape, dtype):
+    """Of numbers of one sign, where a running sum in their own dtype is off by hundreds of ulps."""
     x = normal(*shape, dtype=dtype).abs() + 1
     exact = torch.tensor([math.fsum(column) for column in x.t().tolist()], dtype=torch.float64)
     graph, run = lowered(lambda x: [(x * 1).sum(0), x + 1], x)
@@ -176,14 +176,14 @@ def test_results_do_not_depend_on_the_number_of_threads(native):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("rows", [False, True])
-def test_what_is_not_finite_stays_in_its_column(native, value, rows):
+def test_non_finite_values_stay_in_their_column(native, value, rows):
     x = normal(100, 21)
     x[37, 20] = value
     got = lowered(lambda x: [(x * 2).sum(0), *([x.sum(1) * 2] if rows else [])], x)[1](x)[0]
     torch.testing.assert_close(got, (x * 2).sum(0), equal_nan=True)
 
 
-def test_what_reads_a_sum_and_what_it_sums_waits(native):
+def test_reader_of_a_sum_and_its_terms_runs_after_the_sum(native):
     def crossed(x, y):
         s = x.sum(0)
         t = (x * s + y).sum(0)
@@ -199,7 +199,7 @@ def test_what_reads_a_sum_and_what_it_sums_waits(native):
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(data=st.data())
-def test_any_layout_is_read_right(native_for_hypothesis, data):  # noqa: F811
+def test_column_sums_of_drawn_layouts_match_pytorch(native_for_hypothesis, data):  # noqa: F811
     shape = [
         *data.draw(st.sampled_from([[64], [5, 13], [2, 1, 40], [4, 5, 6]])),
         data.draw(st.sampled_from([1, 3, 16, 33])),
@@ -242,8 +242,8 @@ def test_any_layout_is_read_right(native_for_hypothesis, data):  # noqa: F811
     ],
 )
 @pytest.mark.few(3)
-def test_a_number_is_reduced_over_its_last_dimension(native, formula):
-    """PyTorch lets dimension 0 or -1 stand for none."""
+def test_scalar_is_reduced_over_its_last_dimension(native, formula):
+    """PyTorch accepts dimension 0 or -1 of a scalar."""
     op, found = pullback.function(formula), []
     for function in (op, formula):
         x = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Ops that become several, of which loops are cut and common parts are computed once."""
+"""Decompositions into ops that share common subexpressions."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_log_sigmoids_of_both_signs_share_one_exponential(native):
     assert torch.allclose(lower(module)(x, y)[0], focal(x, y))
 
 
-def test_a_loss_with_log_sigmoids_keeps_its_inputs_alone(native):
+def test_loss_with_log_sigmoids_saves_only_its_inputs(native):
     op = pullback.function(stable=False, backend="native")(focal)
     x = torch.randn(40, requires_grad=True)
     assert [kept.name for kept in op.saved(x, torch.rand(40))] == ["x", "y"]
@@ -38,7 +38,7 @@ def test_a_loss_with_log_sigmoids_keeps_its_inputs_alone(native):
 
 @pytest.mark.parametrize("function", [F.logsigmoid, F.softplus, F.mish, lambda x: torch.tanh(F.softplus(x))])
 @pytest.mark.few(2)
-def test_derivatives_are_those_of_pytorch(native, function):
+def test_decomposed_derivatives_match_pytorch(native, function):
     @pullback.function(stable=False, backend="native")
     def op(x):
         return function(x) * 2
@@ -56,7 +56,7 @@ def orders(function, x):
     return y, first, *torch.autograd.grad(first.sum(), x)
 
 
-def test_the_tanh_of_softplus_is_no_worse_than_as_written(native):
+def test_tanh_of_softplus_is_as_accurate_as_written(native):
     bits = torch.arange(-(2**31), 2**31, 40_009).to(torch.int32)
     x = torch.cat([bits.view(torch.float32), torch.linspace(-12, 12, 50_001)])
     x = x[x.isfinite()]
@@ -71,13 +71,13 @@ def test_the_tanh_of_softplus_is_no_worse_than_as_written(native):
 
 
 @pytest.mark.parametrize(("beta", "threshold"), [(2.0, 20.0), (1.0, 3.0)])
-def test_the_tanh_of_another_softplus_is_computed(native, beta, threshold):
+def test_tanh_of_softplus_with_other_beta_or_threshold(native, beta, threshold):
     x = torch.linspace(-5, 5, 101)
     got = lower(lowered([graph_of(lambda x: torch.tanh(F.softplus(x, beta, threshold)), x)], [False])[0])(x)[0]
     assert torch.allclose(got, torch.tanh(F.softplus(x, beta, threshold)), rtol=1e-6)
 
 
-def test_what_kernels_do_not_compute_stays():
+def test_empty_log_sigmoid_is_not_decomposed():
     graph = graph_of(F.logsigmoid, torch.randn(0))
     assert [node.target for node in decompose(graph).graph.nodes if node.op == "call_function"][:1] == [
         aten.log_sigmoid_forward.default

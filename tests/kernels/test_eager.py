@@ -29,14 +29,14 @@ def missing(x, y):
 
 
 @pytest.mark.parametrize("function", [several, sliced, constant, missing])
-def test_computes_what_the_graph_computes(function):
+def test_lowered_graph_matches_the_graph(function):
     x, y = torch.randn(3), torch.randn(3)
     graph = _torch.trace_ops(function, x, y)
     for ours, expected in zip(lower(graph)(x, y), graph(x, y), strict=True):
         assert (ours is None and expected is None) or torch.equal(ours, expected)
 
 
-def test_values_are_dropped_after_their_last_use():
+def test_values_are_freed_after_their_last_use():
     alive = []
 
     def watched(x):
@@ -61,7 +61,7 @@ def test_values_are_dropped_after_their_last_use():
 
 
 @pytest.mark.parametrize("op", BINDINGS, ids=str)
-def test_bindings_call_the_very_op(op):
+def test_binding_calls_its_aten_op(op):
     x = torch.rand(2, 2) + 0.5
     arguments = {
         "where.self": (x > 1, x, x),

@@ -1,4 +1,4 @@
-"""The elementary functions of our own: errors in ulp and special values, on AVX-512 and, where it is there, on AVX2."""
+"""Elementary functions of the kernels: errors in ulp and special values, on AVX-512 and AVX2."""
 
 import math
 
@@ -23,7 +23,7 @@ def ours(x):
 
 
 def assert_special(name, got, right, x):
-    """Fail unless what is infinite, NaN or zero is so, to the sign, and what is subnormal right to one step."""
+    """Require exact infinities, NaN and signed zeros, and subnormal results to one step."""
     special = ~right.isfinite() | (right == 0)
     small = (right.abs() < torch.finfo(x.dtype).smallest_normal) & (x != 0)  # PyTorch's log1p is zero there, for one
     same = (got == right) & (got.signbit() == right.signbit()) | got.isnan() & right.isnan()
@@ -33,7 +33,7 @@ def assert_special(name, got, right, x):
         assert bool(((got.double() - right.double()).abs()[small] <= step).all()), name
 
 
-def test_floats_of_every_size(native, vectors):
+def test_float32_functions_are_within_their_ulp_bounds(native, vectors):
     bits = torch.cat([torch.arange(-(2**31), 2**31, 40_009), torch.tensor(SPECIAL).view(torch.int32)])
     x = bits.to(torch.int32).view(torch.float32)
     for name, got in ours(x).items():
@@ -51,7 +51,7 @@ def exact_of(name, x):
     return 1 / (1 + (-x).exp()) if name == "sigmoid" else getattr(x, name)()
 
 
-def test_doubles_of_every_size(native, vectors):
+def test_float64_functions_are_within_their_ulp_bounds(native, vectors):
     random = torch.Generator().manual_seed(1)
     bits = torch.randint(-(2**63), 2**63 - 1, (500,), generator=random).view(torch.float64)
     usual = torch.randn(3000, dtype=torch.float64, generator=random) * 2 ** torch.linspace(-60, 9, 3000).double()

@@ -1,4 +1,4 @@
-"""What every kernel includes is compiled ahead, once; where it cannot be, kernels are made without."""
+"""The precompiled header of kernels: compiled once, and dispensable."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def ran(cache, *lines):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("formula", [POINTWISE, ROWS, SHORT])
-def test_kernels_of_all_kinds_use_it(native, tmp_path, formula):
+def test_every_kind_of_kernel_uses_the_precompiled_header(native, tmp_path, formula):
     if "g++" not in build.compiler():
         pytest.skip("what is told of headers is known of g++")
     got, said = ran(tmp_path, CALL.format(formula))
@@ -51,7 +51,7 @@ def test_kernels_of_all_kinds_use_it(native, tmp_path, formula):
 
     made.write_bytes(made.read_bytes()[:1000000])
     other = CALL.format(formula.replace("x: ", "x: 1 * "))
-    assert ran(tmp_path, other)[0] == got  # damaged: done without, and gone
+    assert ran(tmp_path, other)[0] == got  # damaged: not used, and removed
     assert not made.exists()
     assert ran(tmp_path, CALL.format(formula.replace("x: ", "x: 2 * ")))[1].splitlines() == [f"! {made}"] * 2
 
@@ -73,19 +73,19 @@ def compiles(number=1):
     return len(build._loaded) == before + 1 and torch.allclose(got, torch.exp(x) * 2 + number)
 
 
-def test_where_it_cannot_be_kept_kernels_are_made_without(folder):
+def test_kernels_compile_where_the_header_cannot_be_stored(folder):
     folder.write_text("")
     assert compiles()
 
 
-def test_one_that_others_may_write_to_is_not_read(folder):
+def test_header_in_a_world_writable_folder_is_not_read(folder):
     folder.mkdir()
     folder.chmod(0o777)
     assert compiles()
     assert not list(folder.iterdir())
 
 
-def test_what_cannot_be_compiled_ahead_is_tried_once(folder, monkeypatch):
+def test_failing_header_is_compiled_once(folder, monkeypatch):
     tried, call = [], build._call
 
     def refusing(arguments, at):
@@ -100,7 +100,7 @@ def test_what_cannot_be_compiled_ahead_is_tried_once(folder, monkeypatch):
     assert len(tried) == 1
 
 
-def test_another_compiler_has_another(folder, monkeypatch, tmp_path):
+def test_header_depends_on_the_compiler(folder, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(headers, "ahead", lambda text, parts, compile_in: asked.append((text, *parts)))
     assert compiles()

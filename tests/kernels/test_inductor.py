@@ -1,4 +1,4 @@
-"""Graphs in kernels of PyTorch's Inductor."""
+"""Lowering by PyTorch's Inductor."""
 
 import random
 import warnings
@@ -51,7 +51,7 @@ def agree(op, x, w, compared=derivatives):
 
 @pytest.fixture
 def made(monkeypatch):
-    """What has been compiled, each as whether it is for small tensors alone."""
+    """Compilations so far: for each, whether it is specialised to small tensors."""
     compile_graph, of_all = _torch.compile_by_inductor, []
 
     def counting(module, examples, is_small=False, **options):
@@ -71,7 +71,7 @@ def threads():
 
 
 @pytest.mark.slow
-def test_every_order_is_that_of_the_formula():
+def test_every_order_matches_the_formula():
     op = pullback.function(backend="inductor")(norm)
     x, w = torch.randn(6, 8, requires_grad=True), torch.randn(8, requires_grad=True)
     for ours, native in zip(derivatives(op, x, w), derivatives(norm, x, w), strict=True):
@@ -81,7 +81,7 @@ def test_every_order_is_that_of_the_formula():
 
 
 @pytest.mark.slow
-def test_other_settings_make_other_kernels(made):
+def test_deterministic_setting_recompiles(made):
     op = pullback.function(backend="inductor")(lambda x: x.cumsum(0).exp())
     x = torch.randn(4)
     op(x)
@@ -95,7 +95,7 @@ def test_other_settings_make_other_kernels(made):
     assert len(made) == 2
 
 
-def test_what_inductor_cannot_compile_runs_in_pytorchs_kernels(monkeypatch):
+def test_graph_that_inductor_fails_on_runs_in_pytorchs_kernels(monkeypatch):
     def fails(*_):
         raise ValueError("no lowering\nand much more")
 
@@ -122,7 +122,7 @@ def sizes():
 @pytest.mark.parametrize(
     ("formula", "layout"), [(name, "contiguous") for name in FORMULAS] + [("norm", "transposed"), ("norm", "broadcast")]
 )
-def test_all_sizes_are_served_by_what_two_took(made, threads, formula, layout):
+def test_two_compilations_serve_all_sizes(made, threads, formula, layout):
     threads(1)
     op = pullback.function(backend="inductor")(FORMULAS[formula])
     for n, m in sizes():
@@ -131,7 +131,7 @@ def test_all_sizes_are_served_by_what_two_took(made, threads, formula, layout):
 
 
 @pytest.mark.slow
-def test_second_derivatives_of_all_sizes_are_too(made, threads):
+def test_second_derivatives_share_kernels_across_sizes(made, threads):
     threads(1)
     op = pullback.function(backend="inductor")(norm)
     for n, m in sizes():
@@ -141,14 +141,14 @@ def test_second_derivatives_of_all_sizes_are_too(made, threads):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 5), (5, 1), (0, 4), (6, 6)])
-def test_sizes_of_one_and_none_and_equal_ones_have_graphs_of_their_own(size):
+def test_sizes_0_1_and_equal_sizes_have_their_own_graphs(size):
     op = pullback.function(backend="inductor")(norm)
     for n, m in ((3, 5), (4, 7), size):
         agree(op, torch.randn(n, m), torch.randn(m), first_derivatives)
 
 
 @pytest.mark.slow
-def test_each_size_that_varies_is_noted_when_it_does(made, threads):
+def test_each_dimension_becomes_dynamic_when_it_varies(made, threads):
     threads(1)
     op = pullback.function(backend="inductor")(lambda x, w: x.cumsum(0) * w.exp())
     x, w = torch.randn(5, 64), torch.randn(64)
@@ -161,8 +161,8 @@ def test_each_size_that_varies_is_noted_when_it_does(made, threads):
 
 
 @pytest.mark.slow
-def test_what_inductor_guards_on_is_compiled_anew(made, threads):
-    """It adds up more than 4096 numbers in another way."""
+def test_violated_inductor_guard_recompiles(made, threads):
+    """Inductor sums more than 4096 numbers by another scheme."""
     threads(1)
     for _ in range(2):  # the second time, all lies on disk
         made.clear()
@@ -176,8 +176,8 @@ def test_what_inductor_guards_on_is_compiled_anew(made, threads):
 
 
 @pytest.mark.slow
-def test_small_and_large_tensors_have_kernels_of_their_own(made, threads):
-    """Inductor decides by one example whether there are threads."""
+def test_small_and_large_tensors_have_separate_kernels(made, threads):
+    """Inductor decides on threading by the size of the example."""
     threads(2)
     op = pullback.function(backend="inductor")(lambda x: x.exp() * 2)
     for n in (5, 6, 100_000, 7, 200_000, 100):
@@ -187,7 +187,7 @@ def test_small_and_large_tensors_have_kernels_of_their_own(made, threads):
 
 
 @pytest.mark.slow
-def test_a_graph_is_not_compiled_without_end(made, monkeypatch):
+def test_number_of_compilations_per_graph_is_bounded(made, monkeypatch):
     monkeypatch.setattr(inductor, "MOST_KERNELS", 1)
     monkeypatch.setattr(backends, "_warned", set())
     op = pullback.function(backend="inductor")(lambda x: x.sin().sum(-1))
@@ -200,7 +200,7 @@ def test_a_graph_is_not_compiled_without_end(made, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_inductor_cannot_compile_for_many_sizes_runs_in_pytorchs_kernels(monkeypatch):
+def test_graph_that_fails_with_dynamic_sizes_runs_in_pytorchs_kernels(monkeypatch):
     def fails(*_):
         raise ValueError("no lowering")
 
@@ -226,7 +226,7 @@ def compiled_for_sizes(op, *args, is_small=True):
 
 
 @pytest.mark.slow
-def test_inductor_compiles_a_graph_for_many_sizes():
+def test_inductor_compiles_a_graph_with_dynamic_sizes():
     """Relies on `torch._inductor.standalone_compile` with symbols, and on `ShapeEnv`: see `pullback/_torch`."""
     run, admits = compiled_for_sizes(torch.ops.aten.exp.default)
     x = torch.randn(9, 8)
@@ -244,8 +244,8 @@ def test_inductor_compiles_a_graph_for_many_sizes():
     ],
     ids=["more than so many", "divided", "one"],
 )
-def test_what_inductor_guards_on_is_known_also_where_it_lay_on_disk(call, admitted, others):
-    """PyTorch keeps guards on symbols that are inputs, and no others."""
+def test_inductor_guards_are_restored_from_the_disk_cache(call, admitted, others):
+    """PyTorch stores guards only on symbols that are inputs."""
     for _ in range(2):
         counters.clear()
         _, admits = compiled_for_sizes(*call)
@@ -255,7 +255,7 @@ def test_what_inductor_guards_on_is_known_also_where_it_lay_on_disk(call, admitt
 
 
 @pytest.mark.slow
-def test_what_lies_on_disk_for_small_tensors_is_not_taken_for_large_ones(monkeypatch, tmp_path):
+def test_disk_cache_separates_small_and_large_tensors(monkeypatch, tmp_path):
     """Relies on PyTorch's keys having the options of Inductor."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     counters.clear()
@@ -266,7 +266,7 @@ def test_what_lies_on_disk_for_small_tensors_is_not_taken_for_large_ones(monkeyp
 
 
 @pytest.mark.slow
-def test_inductor_compiles_a_graph_alone():
+def test_inductor_compiles_a_single_graph():
     """Relies on `torch._inductor.standalone_compile`: see `pullback/_torch`."""
     graph = _torch.trace_ops(lambda x: [x.t(), x + 1], torch.ones(2, 3))
     run = _torch.compile_by_inductor(graph, [_torch.traced_value(n) for n in graph.graph.find_nodes(op="placeholder")])
@@ -277,7 +277,7 @@ def test_inductor_compiles_a_graph_alone():
     assert torch.equal(result, x + 1)
 
 
-def test_extremes_in_16_bits_are_found_again():
+def test_bfloat16_amax_gradient_matches_pytorch():
     def largest(x):
         return (x * x + x).amax(-1).sum()
 

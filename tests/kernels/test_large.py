@@ -1,4 +1,4 @@
-"""Large results are asked to lie in large pages, which Linux maps in much less time. Those of 2³¹ numbers are right."""
+"""Large results request huge pages, which Linux maps much faster; results beyond 2³¹ numbers are right."""
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -22,7 +22,7 @@ def available():
 
 
 def is_of_large_pages(tensor):
-    """Whether the mapping that the middle of a tensor lies in has been asked to be."""
+    """Whether the mapping at the middle of a tensor is advised to use huge pages."""
     at, flags = tensor.data_ptr() + tensor.nbytes // 2, None
     for line in SMAPS.read_text().splitlines():
         begin, dash, rest = line.split(" ")[0].partition("-")
@@ -35,8 +35,8 @@ def is_of_large_pages(tensor):
 
 
 @pytest.mark.parametrize("over_rows", [False, True])
-def test_large_results_are(native, over_rows):
-    """In a process of its own: memory that was of large pages and is free again may be given to small results."""
+def test_large_results_use_huge_pages(native, over_rows):
+    """In a fresh process: the allocator may reuse memory of huge pages for small results."""
     if not SMAPS.exists() or not Path("/sys/kernel/mm/transparent_hugepage").exists():
         pytest.skip("there are no large pages here")
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
@@ -58,8 +58,8 @@ def _are_of_large_pages(over_rows):
 
 @pytest.mark.slow
 @pytest.mark.skipif(available() < 8 * 2**30, reason="it takes 2 GB of memory")
-def test_places_beyond_32_bits(native):
-    """A matrix of more than 2³¹ numbers, of a column and a row: what lies behind is computed of what belongs there."""
+def test_indices_beyond_32_bits(native):
+    """A matrix of more than 2³¹ numbers, from a column and a row: its far end reads the right operands."""
     rows, columns = 2**16 + 1, 2**15 + 1
     x, y = torch.arange(rows, dtype=torch.float32).unsqueeze(1), torch.arange(columns, dtype=torch.float32)
     graph, run = lowered(lambda x, y: [x + 2 * y > 65000], x, y)

@@ -1,4 +1,4 @@
-"""Every type of operand in every way that a loop reads it, on AVX-512 and AVX2, by g++ and clang++."""
+"""Operands of every dtype and broadcast pattern in a loop, on AVX-512 and AVX2, by g++ and clang++."""
 
 import shutil
 
@@ -24,7 +24,7 @@ READ = {
 
 @pytest.fixture(params=["g++", pytest.param("clang++", marks=pytest.mark.slow)])
 def compilers(request, monkeypatch, vectors):
-    """The same, by one compiler or the other."""
+    """As `vectors`, by one compiler or the other."""
     found = shutil.which(request.param)
     if found is None:
         pytest.skip(f"no {request.param} here")
@@ -77,7 +77,7 @@ def masked_share(x, y, m):
 
 
 def broadcast(dtype):
-    """Yield operands that are read in every way."""
+    """Yield operands of every broadcast pattern."""
     apart = [(40, of_numbers, of_masks) for of_numbers in READ.values() for of_masks in READ.values()]
     for columns, of_numbers, of_masks in [*apart, *((n, read, read) for n in (64, 5) for read in READ.values())]:
         x, y = number(ROWS, columns, dtype=dtype), number(*of_numbers(ROWS, columns), dtype=dtype)
@@ -85,7 +85,7 @@ def broadcast(dtype):
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-def test_numbers_and_masks_broadcast_in_every_way(compilers, dtype):
+def test_numbers_and_masks_of_every_broadcast_pattern(compilers, dtype):
     for given in broadcast(dtype):
         assert_right(lambda *xs: [masked_quotient(*xs)], given)
 
@@ -93,14 +93,14 @@ def test_numbers_and_masks_broadcast_in_every_way(compilers, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("formula", [masked_quotient, masked_share])
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-def test_gradients_of_what_is_broadcast_in_every_way(compilers, dtype, formula):
+def test_gradients_of_every_broadcast_pattern(compilers, dtype, formula):
     for x, y, m in broadcast(dtype):
         assert_right(with_gradients(formula), [number(*x.shape, dtype=dtype), x, y, m])
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
 @pytest.mark.few(2)
-def test_masks_that_are_kept_as_bits(compilers, monkeypatch, dtype):
+def test_masks_saved_as_packed_bits(compilers, monkeypatch, dtype):
     monkeypatch.setattr(bits, "FEWEST", 0)
     op = pullback.function(lambda x, y: torch.where(x.cumsum(0) > 0, x / y, y * 2))
     for columns in COLUMNS:
@@ -113,14 +113,14 @@ def test_masks_that_are_kept_as_bits(compilers, monkeypatch, dtype):
             assert_accurate(with_gradients(op)(g, x, y), right, [g, x, y])
 
 
-def test_the_gradient_of_a_norm_over_rows(compilers):
+def test_gradient_of_a_row_norm(compilers):
     x, g = number(64, 16, dtype=torch.float32), number(64, dtype=torch.float32)
     norm = with_gradients(lambda x: torch.linalg.vector_norm(x, dim=-1))
     op = pullback.function(lambda x: torch.linalg.vector_norm(x, dim=-1))
     assert_accurate(with_gradients(op)(g, x), norm, [g, x])
 
 
-def test_bytes_of_masks_other_than_one_are_true(vectors):
+def test_mask_bytes_above_1_are_true(vectors):
     x, y = number(ROWS, 40, dtype=torch.float32), number(ROWS, 40, dtype=torch.float32)
     for shape in ((ROWS, 40), (ROWS, 1), (1, 40)):
         m = torch.randint(1, 256, shape).mul(torch.rand(shape) < 0.5).to(torch.uint8)
@@ -128,7 +128,7 @@ def test_bytes_of_masks_other_than_one_are_true(vectors):
         assert_right(lambda *xs: [masked_quotient(*xs)], [x, y, m.view(torch.bool)])
 
 
-def test_tensors_that_are_not_aligned(vectors):
+def test_unaligned_tensors(vectors):
     for read in READ.values():
         for columns in COLUMNS:
             shape = read(ROWS, columns)

@@ -1,4 +1,4 @@
-"""Each op of our kernels against PyTorch's kernel of it: in bits where IEEE 754 fixes them, in ulp elsewhere."""
+"""Each lowered op against PyTorch's kernel: bit for bit where IEEE 754 fixes the result, in ulp elsewhere."""
 
 import functools
 import math
@@ -206,11 +206,11 @@ RIGHT = {
 }
 """Where PyTorch's formula leaves the range of float64: g times exp(2 x), and e^x / sqrt(x)."""
 CANCELS = {"mish_backward", "silu_backward", "gelu_backward", "gelu_backward tanh"}
-"""Near their roots an error of an intermediate is all of the result: it is held against the cotangent."""
+"""Near their roots the error of an intermediate dominates: errors are measured relative to the cotangent."""
 
 
 def assert_as_good(ours, theirs, right, size):
-    """Fail unless our result is that of PyTorch, or right to 4 ulp, or twice as wrong as PyTorch's at the most."""
+    """Require PyTorch's result, or an error of at most 4 ulp or twice PyTorch's error."""
     assert ours.dtype == theirs.dtype
     assert ours.shape == theirs.shape
     info = torch.finfo(ours.dtype)
@@ -222,7 +222,7 @@ def assert_as_good(ours, theirs, right, size):
 
 
 def right_and_size(name, dtype, result):
-    """Return what an op should give, and what an error is held against where the result cancels."""
+    """Return the reference value of an op, and the magnitude that errors are relative to where the result cancels."""
     function = RIGHT.get(name) or UNARY.get(name) or BINARY[name]
     given = inputs(dtype, 1 if name in UNARY else 2)
     right = function(*[x.double() for x in given]).to(result).double()
@@ -236,7 +236,7 @@ def right_and_size(name, dtype, result):
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.few(193)
-def test_an_op_is_what_pytorch_computes(name, dtype):
+def test_op_is_as_accurate_as_pytorch(name, dtype):
     ours, theirs = both(dtype)[name]
     if theirs.dtype == torch.bool:
         assert torch.equal(ours, theirs)
@@ -269,14 +269,14 @@ EXACT += ["add", "sub", "mul", "div", "maximum", "minimum", "threshold_backward"
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.few(65)
-def test_what_arithmetic_fixes_is_bit_for_bit(name, dtype):
+def test_exact_op_equals_pytorch_bitwise(name, dtype):
     ours, theirs = both(dtype, exact=True)[name]
     same = (ours == theirs) & (ours.signbit() == theirs.signbit())
     assert bool((same | (ours.isnan() & theirs.isnan())).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_an_exact_graph_of_16_bits_rounds_each_result(dtype):
+def test_exact_16_bit_graph_rounds_each_result(dtype):
     def quantised(x):
         return [torch.round(x * 0.3 + 0.7) / 3 - x]
 
@@ -312,8 +312,8 @@ def scaled(function, x, s):
 
 @pytest.mark.parametrize("number", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_an_exact_graph_of_16_bits_takes_numbers_as_pytorch_does(dtype, number):
-    """It adds 0.7 rounded to 16 bits, multiplies by 0.7, and rounds a tensor of no dimension where that comes first."""
+def test_exact_16_bit_graph_rounds_scalars_as_pytorch_does(dtype, number):
+    """PyTorch rounds 0.7 to 16 bits to add it, but not to multiply; and rounds a 0-d tensor that comes first."""
     x = torch.arange(-3, 3, 1 / 64).to(dtype)
     s = torch.tensor(0.7, dtype=number)
     for name, function in WITH_NUMBERS.items():
@@ -322,7 +322,7 @@ def test_an_exact_graph_of_16_bits_takes_numbers_as_pytorch_does(dtype, number):
         assert torch.equal(ours.nan_to_num(), scaled(function, x, s)[0].nan_to_num()), name
 
 
-def test_every_op_of_the_tables_is_tried():
+def test_every_lowered_op_is_tested():
     tried = set()
     for table, count in ((UNARY, 1), (BINARY, 2)):
         for function in table.values():

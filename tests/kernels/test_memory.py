@@ -1,4 +1,4 @@
-"""Kernels that write over what nothing else reads, and what they must not write over."""
+"""Kernels overwrite tensors that nothing else reads, and no others."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def softmax(x, w):
 
 
 @pytest.mark.parametrize("function", [gate, softmax], ids=lambda f: f.__name__)
-def test_a_product_that_one_kernel_reads_is_written_over(native, function):
+def test_product_read_by_one_kernel_is_overwritten(native, function):
     given = matrices((ROWS, 8), (8, COLUMNS))
     module = lowered([graph_of(lambda *xs: [function(*xs)], *given)], [False])[0]
     assert len(written_over(module)) == 1
@@ -65,7 +65,7 @@ def rows_with_sums_over_them(z):
 
 
 @pytest.mark.parametrize("function", [with_sums_over_rows, rows_with_sums_over_them], ids=lambda f: f.__name__)
-def test_what_is_written_over_is_summed_over_rows_too(native, function):
+def test_overwritten_tensor_is_also_summed_over_rows(native, function):
     given = matrices((ROWS, 8), (8, COLUMNS))
     module = lowered([graph_of(lambda x, w: function(x @ w), *given)], [False])[0]
     assert len(written_over(module)) == 1
@@ -107,7 +107,7 @@ ELSEWHERE = [also_returned, viewed_and_returned, returned_in_another_shape, read
 
 
 @pytest.mark.parametrize("function", ELSEWHERE, ids=lambda f: f.__name__)
-def test_what_is_read_elsewhere_stays(native, function):
+def test_tensor_read_elsewhere_is_not_overwritten(native, function):
     given = matrices((ROWS, 8), (8, COLUMNS))
     kept = [x.clone() for x in given]
     module = lowered([graph_of(function, *given)], [False])[0]
@@ -117,7 +117,7 @@ def test_what_is_read_elsewhere_stays(native, function):
     assert all(map(torch.equal, given, kept))
 
 
-def test_an_input_that_a_later_pass_reads_is_not_written_over(native):
+def test_input_of_a_later_pass_is_not_overwritten(native):
     """A pass over a row stores exp z, and the next one reads z again."""
 
     def function(x, w):
@@ -131,7 +131,7 @@ def test_an_input_that_a_later_pass_reads_is_not_written_over(native):
         assert torch.allclose(ours, theirs, atol=1e-6)
 
 
-def test_an_input_that_a_later_loop_of_a_tile_reads_is_not_written_over(native):
+def test_input_of_a_later_loop_of_the_tile_is_not_overwritten(native):
     """Chains are cut into loops; what the first stores, a later one must not have needed."""
 
     def function(x, w):
@@ -173,7 +173,7 @@ def spent(monkeypatch):
     return found
 
 
-def test_the_backward_writes_over_what_was_computed_for_it(call, spent):
+def test_backward_overwrites_its_private_saved_tensor(call, spent):
     op, (x, w, k), expected = call
     assert same(torch.autograd.grad(op(x, w, k), [x, w]), expected)
     assert spent == [True]
@@ -208,7 +208,7 @@ def prehook_of_the_node(out):
         prehook_of_the_node,
     ],
 )
-def test_what_somebody_holds_is_not_written_over(call, spent, hold):
+def test_saved_tensor_referenced_elsewhere_is_not_overwritten(call, spent, hold):
     op, (x, w, k), expected = call
     out = op(x, w, k)
     before = computed_by(out).clone()
@@ -219,7 +219,7 @@ def test_what_somebody_holds_is_not_written_over(call, spent, hold):
     assert torch.equal(whole.flatten(), (before[:, 1] if whole.shape == (ROWS,) else before).flatten())
 
 
-def test_a_graph_that_is_kept_is_not_written_over(call):
+def test_retained_graph_is_not_overwritten(call):
     op, (x, w, k), expected = call
     out = op(x, w, k)
     computed, before = computed_by(out), computed_by(out).clone()
@@ -228,7 +228,7 @@ def test_a_graph_that_is_kept_is_not_written_over(call):
         assert same(torch.autograd.grad(out, [x, w], retain_graph=keep), expected)
 
 
-def test_what_hooks_are_handed_is_not_written_over(call):
+def test_tensor_given_to_saved_tensor_hooks_is_not_overwritten(call):
     op, (x, w, k), expected = call
     packed = []
 
@@ -242,7 +242,7 @@ def test_what_hooks_are_handed_is_not_written_over(call):
     assert all(torch.equal(now, before) for now, before in packed)
 
 
-def test_an_output_that_is_saved_is_not_written_over(native):
+def test_saved_output_is_not_overwritten(native):
     op = pullback.function(stable=False, backend="native")(lambda x, w: F.log_softmax(x @ w, -1))
     x, w = (t.requires_grad_() for t in matrices((ROWS, 8), (8, COLUMNS)))
     y = op(x, w)
@@ -251,7 +251,7 @@ def test_an_output_that_is_saved_is_not_written_over(native):
     assert torch.equal(y, before)
 
 
-def test_what_an_output_is_a_view_of_is_not_written_over(native):
+def test_base_of_an_output_view_is_not_overwritten(native):
     def function(x, w):
         z = x @ w
         return z[:2], z.square() * torch.sigmoid(z)
@@ -265,8 +265,8 @@ def test_what_an_output_is_a_view_of_is_not_written_over(native):
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_steps_one_after_another_agree(call):
-    """Memory goes round: that of one step may be that of the next."""
+def test_consecutive_steps_agree(call):
+    """The allocator may reuse the memory of one step in the next."""
     op, (x, w, k), expected = call
     for _ in range(4):
         assert same(torch.autograd.grad(op(x, w, k), [x, w]), expected)

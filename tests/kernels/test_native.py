@@ -1,4 +1,4 @@
-"""Kernels of our own: which parts of a graph they take, what layouts they read, what happens where they cannot be."""
+"""Native C++ kernels: fusion, layouts, the build and its cache, and fallbacks."""
 
 import contextlib
 import io
@@ -49,7 +49,7 @@ def gradient(op, *tensors, g=None):
     return torch.autograd.grad(out, leaves, torch.ones_like(out) if g is None else g)
 
 
-def test_a_pointwise_formula_is_one_kernel_forward_and_one_backward(native):
+def test_pointwise_formula_is_one_kernel_forward_and_one_backward(native):
     op = pullback.function(gate)
     x = torch.randn(1000, requires_grad=True)
     assert torch.allclose(op(x), gate(x), rtol=1e-6, atol=0)
@@ -58,7 +58,7 @@ def test_a_pointwise_formula_is_one_kernel_forward_and_one_backward(native):
     assert kernels.joint.saved == (0,)  # the input alone
 
 
-def test_a_value_is_the_same_with_and_without_a_gradient(native):
+def test_value_is_the_same_with_and_without_grad(native):
     op = pullback.function(gate)
     x = torch.randn(37, requires_grad=True)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_a_value_is_the_same_with_and_without_a_gradient(native):
     assert torch.equal(op(x), value)
 
 
-def test_what_is_between_reductions_is_fused(native):
+def test_pointwise_ops_around_reductions_are_fused(native):
     def norm(x, w):
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w
 
@@ -79,7 +79,7 @@ def test_what_is_between_reductions_is_fused(native):
     assert torch.autograd.gradgradcheck(op, (x, w))
 
 
-def test_a_region_does_not_wait_for_itself():
+def test_region_does_not_depend_on_itself():
     def there_and_back(x):
         a = torch.exp(x) + 1
         return [(a * a.sum(-1, keepdim=True)) + a, torch.sin(a) * 2]
@@ -93,7 +93,7 @@ def test_a_region_does_not_wait_for_itself():
     )
 
 
-def test_what_is_written_to_is_not_fused(native):
+def test_in_place_ops_are_not_fused(native):
     def filled(x):
         differences = x[:, None] - x[None, :]
         differences.diagonal().fill_(1)
@@ -107,7 +107,7 @@ def test_what_is_written_to_is_not_fused(native):
     assert torch.autograd.gradgradcheck(pullback.function(torch.linalg.svdvals), (y,))
 
 
-def test_two_regions_do_not_wait_for_each_other(native):
+def test_regions_do_not_depend_on_each_other(native):
     def crossed(x, y):
         a, b = torch.exp(x) + 1, torch.exp(y) + 1
         return [a + b.sum(1)[:, None].expand(4, 4)[:, :1].expand(4, 4) * 2, b + a.sum(0) * 3]
@@ -119,7 +119,7 @@ def test_two_regions_do_not_wait_for_each_other(native):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_a_choice_computes_what_some_lane_needs(native, wide):
+def test_where_skips_branches_that_no_lane_takes(native, wide):
     def pieces(x):
         far = (x.double() if wide else x).expm1().log1p().to(x.dtype)
         return [torch.where(x > 1, far, torch.where(x < -1, torch.tanh(x).exp(), torch.sin(x) * torch.cos(x)))]
@@ -139,7 +139,7 @@ def chain(x, y):
 
 
 @pytest.mark.parametrize("n", [1, 15, 255, 256, 300, 4096, 4100, 5001])
-def test_a_chain_of_functions_is_cut_into_loops(native, n):
+def test_chain_of_functions_is_split_into_loops(native, n):
     x, y = torch.randn(n), torch.randn(n)
     module = lowered([graph_of(chain, x, y)], [False])[0]
     (kernel,) = kernels_in(module)
@@ -148,7 +148,7 @@ def test_a_chain_of_functions_is_cut_into_loops(native, n):
         assert torch.allclose(got.double(), right, rtol=1e-5, atol=1e-6)
 
 
-def test_a_cut_leaves_nothing_to_compute_twice(native):
+def test_loop_splitting_recomputes_nothing(native):
     module = lowered([graph_of(chain, torch.randn(9), torch.randn(9))], [False])[0]
     (kernel,) = kernels_in(module)
     assert kernel.source.count("abs(") == 1  # |x| and |-x|
@@ -174,14 +174,14 @@ def tensors_like(draw, shape, dtype):
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_some_layouts_are_read_right(native_for_hypothesis, data):
+def test_drawn_layouts_match_pytorch(native_for_hypothesis, data):
     is_read_right(data)
 
 
 @pytest.mark.slow
 @settings(max_examples=500)
 @given(data=st.data())
-def test_any_layout_is_read_right(native_for_hypothesis, data):
+def test_many_drawn_layouts_match_pytorch(native_for_hypothesis, data):
     is_read_right(data)
 
 
@@ -217,7 +217,7 @@ def native_for_hypothesis():
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_kernel_made_for_some_strides_reads_others(native_for_hypothesis, data):
+def test_kernel_accepts_other_strides_than_the_example(native_for_hypothesis, data):
     shape = data.draw(SHAPES)
 
     def mixed(x, y):
@@ -257,14 +257,14 @@ def test_empty_tensors_reach_no_kernel(native):
     assert gradient(op, x)[0].shape == (0, 3)
 
 
-def test_an_expanded_cotangent_is_not_read_past_its_end(native):
+def test_expanded_cotangent_is_read_within_bounds(native):
     op = pullback.function(gate)
     x = torch.randn(1000, requires_grad=True)
     op(x).sum().backward()
     assert torch.allclose(x.grad, gradient(gate, x.double())[0].float(), rtol=1e-5, atol=1e-7)
 
 
-def test_a_cotangent_that_waits_to_be_negated(native):
+def test_cotangent_with_the_negative_bit(native):
     op = pullback.function(gate)
     x = torch.randn(7, requires_grad=True)
     g = torch.randn(7, dtype=torch.complex64).conj().imag
@@ -272,21 +272,21 @@ def test_a_cotangent_that_waits_to_be_negated(native):
     assert torch.allclose(gradient(op, x, g=g)[0], gradient(gate, x, g=g.resolve_neg())[0], rtol=1e-5)
 
 
-def test_a_cotangent_without_memory(native):
+def test_efficient_zero_tensor_as_cotangent_and_input(native):
     op = pullback.function(gate)
     x = torch.randn(7, requires_grad=True)
     assert torch.equal(gradient(op, x, g=torch._efficientzerotensor((7,)))[0], torch.zeros(7))
     assert torch.equal(op(torch._efficientzerotensor((7,))), gate(torch.zeros(7)))
 
 
-def test_a_cotangent_that_wraps_another(native):
+def test_wrapper_subclass_as_cotangent(native):
     op = pullback.function(gate)
     x, g = torch.randn(7, requires_grad=True), torch.randn(7)
     (ours,) = gradient(op, x, g=Wrapper(g))
     assert torch.allclose(ours.inner, gradient(gate, x, g=g)[0], rtol=1e-5)
 
 
-def test_modes_see_the_ops_of_a_backward(native):
+def test_dispatch_modes_see_the_ops_of_a_backward(native):
     from torch.utils.flop_counter import FlopCounterMode
 
     op = pullback.function(lambda x, w: torch.mm(torch.exp(x) + 1, w) * 2)
@@ -297,7 +297,7 @@ def test_modes_see_the_ops_of_a_backward(native):
     assert counter.get_total_flops() == 2 * 2 * 4**3
 
 
-def test_relaxed_values_keep_their_bits(native):
+def test_relaxed_value_equals_eager_bitwise(native):
     with pullback.backend("auto"):
         op = pullback.function(derivative_of=lambda x: x)(lambda x: torch.round(x * 0.3 + 0.7) / 3)
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -305,7 +305,7 @@ def test_relaxed_values_keep_their_bits(native):
             assert torch.equal(op(x), torch.round(x * 0.3 + 0.7) / 3)
 
 
-def test_what_is_not_stable_keeps_its_bits_under_auto(native):
+def test_auto_backend_keeps_the_bits_of_ops_without_stable_forms(native):
     x = torch.randn(5000, requires_grad=True)
     with pullback.backend("auto"):
         op = pullback.function(stable=False)(gate)
@@ -313,7 +313,7 @@ def test_what_is_not_stable_keeps_its_bits_under_auto(native):
         assert torch.equal(gradient(op, x)[0], gradient(gate, x)[0])
 
 
-def test_a_backend_of_its_own(native):
+def test_backend_option_of_an_op(native):
     x = torch.randn(5000)
     eager = pullback.function(backend="eager", stable=False)(gate)
     assert torch.equal(eager(x), gate(x))
@@ -323,7 +323,7 @@ def test_a_backend_of_its_own(native):
         pullback.set_backend("fast")
 
 
-def test_another_backend_makes_other_plans(native):
+def test_changed_backend_makes_new_plans(native):
     op = pullback.function(stable=False)(gate)
     x = torch.randn(5000, requires_grad=True)
     op(x)
@@ -334,7 +334,7 @@ def test_another_backend_makes_other_plans(native):
 
 @pytest.fixture
 def bare(monkeypatch, native, empty_cache, shared_cache):
-    """As in a process that has compiled nothing yet, but for the headers."""
+    """The state of a process that has compiled only the headers."""
     monkeypatch.setattr(headers, "folder", lambda: shared_cache / "headers")
     for name in ("_loaded", "_locks"):
         monkeypatch.setattr(build, name, {})
@@ -344,7 +344,7 @@ def bare(monkeypatch, native, empty_cache, shared_cache):
     build.compiler.cache_clear()
 
 
-def test_a_kernel_is_kept_and_read_again(bare, monkeypatch):
+def test_kernel_is_stored_and_loaded_from_the_cache(bare, monkeypatch):
     op = pullback.function(gate)
     op(torch.randn(5, requires_grad=True))
     folder = caches.root() / "kernels"
@@ -357,7 +357,7 @@ def test_a_kernel_is_kept_and_read_again(bare, monkeypatch):
     assert torch.allclose(pullback.function(gate)(torch.ones(5, requires_grad=True)), gate(torch.ones(5)))
 
 
-def test_a_kernel_that_another_process_compiles_is_waited_for(bare, monkeypatch):
+def test_kernel_being_compiled_by_another_process_is_awaited(bare, monkeypatch):
     op = pullback.function(gate)
     op(torch.randn(5))
     (kernel,) = (caches.root() / "kernels").glob("*.so")
@@ -376,7 +376,7 @@ def test_a_kernel_that_another_process_compiles_is_waited_for(bare, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_damaged_kernel_is_made_again(tmp_path, shared_cache):
+def test_damaged_kernel_is_recompiled(tmp_path, shared_cache):
     (tmp_path / "headers").symlink_to(shared_cache / "headers")
     program = """
         import torch, pullback
@@ -389,7 +389,7 @@ def test_a_damaged_kernel_is_made_again(tmp_path, shared_cache):
     assert path.stat().st_size > 1000
 
 
-def test_a_folder_that_others_may_write_to_is_not_trusted(bare):
+def test_world_writable_cache_folder_raises(bare):
     folder = caches.root() / "kernels"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
@@ -397,7 +397,7 @@ def test_a_folder_that_others_may_write_to_is_not_trusted(bare):
         pullback.function(gate)(torch.ones(5))
 
 
-def test_without_a_compiler_there_is_one_warning(bare, monkeypatch):
+def test_missing_compiler_warns_once(bare, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     backend._is_there.cache_clear()
@@ -412,7 +412,7 @@ def test_without_a_compiler_there_is_one_warning(bare, monkeypatch):
         backend._is_there.cache_clear()
 
 
-def test_a_compiler_that_fails_never_breaks_a_call(bare, monkeypatch, tmp_path):
+def test_failing_compiler_falls_back_with_a_warning(bare, monkeypatch, tmp_path):
     failing = tmp_path / "c++"
     failing.write_text("#!/bin/sh\necho 'error: no space left on device' >&2\nexit 1\n")
     failing.chmod(0o755)
@@ -421,7 +421,7 @@ def test_a_compiler_that_fails_never_breaks_a_call(bare, monkeypatch, tmp_path):
         assert torch.allclose(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
 
 
-def test_what_cannot_be_written_never_breaks_a_call(bare, monkeypatch, tmp_path):
+def test_unwritable_cache_falls_back_with_a_warning(bare, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PULLBACK_CACHE_DIR", str(tmp_path / "file"))
     with pullback.backend("auto"), pytest.warns(UserWarning, match="cannot be kept"):
@@ -438,7 +438,7 @@ def run(program, **environment):
 
 
 @pytest.mark.slow
-def test_many_processes_and_threads_share_one_compilation(tmp_path):
+def test_processes_and_threads_share_one_compilation(tmp_path):
     program = """
         import threading, torch, pullback
         op = pullback.function(backend="native")(lambda x: torch.exp(x) * 2 + 1)
@@ -457,7 +457,7 @@ def test_many_processes_and_threads_share_one_compilation(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_threads_compute_what_one_does(tmp_path):
+def test_result_does_not_depend_on_the_number_of_threads(tmp_path):
     out = run(
         """
         import torch, pullback
@@ -473,10 +473,10 @@ def test_several_threads_compute_what_one_does(tmp_path):
         """,
         PULLBACK_CACHE_DIR=str(tmp_path),
     )
-    assert out.split() == ["True", "True", "1"]  # and one pool of threads, PyTorch's
+    assert out.split() == ["True", "True", "1"]  # one thread pool, PyTorch's
 
 
-def test_the_functions_of_sleef_that_are_called_are_there():
+def test_sleef_functions_exist_in_libtorch():
     import ctypes
     import re
 
@@ -494,7 +494,7 @@ def test_the_functions_of_sleef_that_are_called_are_there():
     assert not missing
 
 
-def test_kernels_are_made_ahead_of_time(bare, monkeypatch):
+def test_compile_builds_kernels_ahead_of_time(bare, monkeypatch):
     op = pullback.function(gate)
     assert op.compile(torch.randn(5)) is op
     monkeypatch.setattr(build, "_call", lambda *_: pytest.fail("compiled at the call"))
@@ -511,7 +511,7 @@ def test_kernels_are_made_ahead_of_time(bare, monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.3])
-def test_a_long_compilation_is_announced_on_a_terminal(monkeypatch, seconds):
+def test_long_compilation_is_announced_on_a_terminal(monkeypatch, seconds):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -528,7 +528,7 @@ def test_a_long_compilation_is_announced_on_a_terminal(monkeypatch, seconds):
     assert sys.stderr.getvalue() == ""
 
 
-def test_the_cache_is_shown_and_emptied(bare):
+def test_cache_info_and_clear(bare):
     runner = CliRunner()
     assert runner.invoke(program, ["cache", "info"]).output.splitlines()[1:] == [
         "kernels: 0, 0 KiB",
@@ -549,7 +549,7 @@ def test_the_cache_is_shown_and_emptied(bare):
 
 
 @pytest.mark.slow
-def test_orders_beyond_the_first_are_kernels_too(native):
+def test_higher_order_derivatives_are_kernels(native):
     def chain(f, x):
         out = [f(x)]
         for _ in range(3):
@@ -565,8 +565,8 @@ def test_orders_beyond_the_first_are_kernels_too(native):
     assert torch.autograd.gradgradcheck(op, (x[:5].detach().requires_grad_(),))
 
 
-def test_a_second_derivative_that_is_zero_everywhere(native):
-    """A trace holds it as zeros without memory, on no device."""
+def test_second_derivative_that_is_zero_everywhere(native):
+    """The trace holds it as an efficient zero tensor without a device."""
     op = pullback.function(torch.abs)
     x, g = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
     (gradient,) = torch.autograd.grad(op(x), x, g, create_graph=True)
@@ -575,8 +575,8 @@ def test_a_second_derivative_that_is_zero_everywhere(native):
     assert torch.equal(by_g, 2 * x.sign())
 
 
-def test_a_second_derivative_that_is_zero_of_a_number(native):
-    """Of a number PyTorch moves the zeros to where the number is."""
+def test_zero_second_derivative_of_a_scalar(native):
+    """For a scalar, PyTorch moves the zeros to the scalar's device."""
     op = pullback.function(torch.nn.functional.l1_loss)
     x, y, g = (torch.tensor(v, requires_grad=True) for v in (0.5, 2.0, 3.0))
     gradients = torch.autograd.grad(op(x, y), (x, y), g, create_graph=True)
@@ -584,8 +584,8 @@ def test_a_second_derivative_that_is_zero_of_a_number(native):
     assert torch.autograd.grad(gradients, (x, y, g), ones) == (0.0, 0.0, 0.0)
 
 
-def test_a_gradient_that_reaches_nothing(native):
-    """A count of what is not 0 depends on its input for autograd; its derivative is no tensor."""
+def test_gradient_independent_of_the_input_is_none(native):
+    """For autograd a count of nonzeros depends on its input, but its derivative is None."""
     op = pullback.function(lambda x: torch.linalg.norm(x, 0))
     x = torch.tensor([0.0, 2.0, 3.0], requires_grad=True)
     y = op(x)
@@ -593,7 +593,7 @@ def test_a_gradient_that_reaches_nothing(native):
     assert torch.autograd.grad(y, x, create_graph=True, allow_unused=True) == (None,)
 
 
-def test_the_second_derivative_of_a_stable_op_is_its_form(native):
+def test_second_derivative_of_a_stable_op_uses_its_stable_form(native):
     from pullback.catalog import tanh
 
     x = torch.tensor([12.0, 20.0, 40.0], requires_grad=True)
@@ -609,7 +609,7 @@ def test_the_second_derivative_of_a_stable_op_is_its_form(native):
 FACTOR = 2.0
 
 
-def test_what_a_formula_reads_has_changed_before_its_second_derivative(native, monkeypatch):
+def test_capture_changed_before_double_backward_raises(native, monkeypatch):
     op = pullback.function(lambda x: torch.exp(x * FACTOR))
     x = torch.randn(5, dtype=torch.float64, requires_grad=True)
     y = op(x)
@@ -623,8 +623,8 @@ x <= 1.0: poly(x, 1, 0, 0.5, 1e-9, 1e-10, 1.0, -0.5, 0.25)
 otherwise: x - exp(x)"""
 
 
-def test_a_form_in_pieces_is_one_kernel(native):
-    """Polynomials among them, and what is computed in float64: its results are float32 where they are chosen."""
+def test_piecewise_form_is_one_kernel(native):
+    """With polynomials and a piece in float64, which is narrowed to float32 before the selection."""
     form = emit(parse_piecewise(PIECES.splitlines(), ("x",)), ["x"], torch.float32, "form")
     x = torch.linspace(-5, 5, 300)
     module = lowered([graph_of(lambda x: [form(x)], x)], [False])[0]
@@ -645,7 +645,7 @@ def test_a_form_in_pieces_is_one_kernel(native):
     ],
 )
 @pytest.mark.few(3)
-def test_a_number_is_rounded_to_the_16_bits_that_it_is_compared_with(native, dtype, formula):
+def test_scalar_is_rounded_to_the_16_bit_dtype_it_is_compared_with(native, dtype, formula):
     x = torch.linspace(-1, 1, 64, dtype=dtype)
     x = torch.cat([x, torch.tensor([0.3, -0.3, 0.7, 0.1], dtype=dtype)])
     op = pullback.function(backend="native")(formula)
@@ -659,8 +659,8 @@ def derived(function, x):
     return y, *torch.autograd.grad(y.sum(), x)
 
 
-def test_a_condition_that_comes_after_what_it_guards_is_computed_first(native):
-    """The exponential, of one side alone, stands before the comparison with a tanh, in another loop."""
+def test_condition_is_computed_before_the_branch_it_guards(native):
+    """The exponential of one branch precedes the comparison with a tanh, which is in another loop."""
     op, formula = pullback.function(guarded), guarded
     x = torch.linspace(-2, 2, 65).bfloat16().requires_grad_()
     (mine,), (theirs,) = (torch.autograd.grad(f(x).float().sum(), x) for f in (op, formula))
@@ -671,7 +671,7 @@ def guarded(x):
     return torch.where(torch.tanh(x) > 0.3, x * 2, x.exp())
 
 
-def test_an_op_that_returns_another_dtype_than_its_trace_is_not_read_in_that(native):
+def test_op_whose_fake_dtype_differs_from_its_kernel(native):
     """PyTorch's `smooth_l1_loss_backward` of float16 and bfloat16 returns float16; fake tensors have float32."""
 
     def formula(x, y):
@@ -683,8 +683,8 @@ def test_an_op_that_returns_another_dtype_than_its_trace_is_not_read_in_that(nat
     torch.testing.assert_close(ours, right, rtol=4e-3, atol=4e-3)
 
 
-def test_an_op_of_pytorchs_may_stand_beside_bits_of_a_mask(native):
-    """From 4096 numbers on a mask is kept as bits, which are no node of the trace."""
+def test_pytorch_op_beside_a_packed_mask(native):
+    """Masks of 4096 numbers or more are saved as packed bits, which have no node in the trace."""
 
     def formula(x):
         rows = torch.nn.functional.embedding(x.to(torch.int64).abs() % 2, x)

@@ -18,7 +18,7 @@ def random_graph(draw, n):
 
 
 def waits(read, members, home):
-    """Whether some nodes need one of a region by way of something outside of it; each region is one thing."""
+    """Whether nodes depend on a region through a node outside it; each region counts as one node."""
     seen, stack = set(), [a for a in read if home.get(a) is not members]
     while stack:
         at = stack.pop()
@@ -33,7 +33,7 @@ def waits(read, members, home):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_closed_regions_are_those_that_a_search_finds(seed):
+def test_closed_regions_match_a_graph_search(seed):
     draw = random.Random(seed)
     graph, _ = random_graph(draw, 60)
     order, regions, home = Order(), [], {}
@@ -57,7 +57,7 @@ def test_closed_regions_are_those_that_a_search_finds(seed):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_merged_regions_run_before_what_either_ran_before(seed):
+def test_merged_regions_keep_the_order_of_both(seed):
     draw = random.Random(seed)
     graph, _ = random_graph(draw, 30)
     order, home = Order(), {}
@@ -87,7 +87,7 @@ class Placed:
         self.nodes, self.inputs = nodes, inputs
 
 
-def test_a_region_comes_after_all_that_its_nodes_read():
+def test_region_is_placed_after_all_its_inputs():
     graph = fx.Graph()
     x = graph.placeholder("x")
     first = graph.call_function(operator.neg, (x,))

@@ -1,4 +1,4 @@
-"""Short functions of doubles: their errors, where they serve, and the vectors that are computed again."""
+"""Reduced-precision functions of doubles: errors, where they apply, and vectors that are recomputed in full."""
 
 import mpmath
 import pytest
@@ -81,7 +81,7 @@ LOOP = "  for (int64_t i = 0; i < n * m; i += LANES) store(y + i, short_{}(load(
 
 
 @pytest.mark.parametrize("name", ["exp", "sigmoid", "mirrored_sigmoid", "erfc"])
-def test_errors_of_the_functions_are_within_their_bounds(name):
+def test_reduced_functions_are_within_their_error_bounds(name):
     text = f'{HEAD}extern "C" void run(const double* x, double* y, int64_t n, int64_t m) {{\n{LOOP.format(name)}}}\n'
     run = build.function_of(text, 2)
     generator = torch.Generator().manual_seed(0)
@@ -105,7 +105,7 @@ def test_errors_of_the_functions_are_within_their_bounds(name):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_results_are_rounded_as_well_as_float64_is(name):
+def test_float32_results_are_rounded_as_well_as_from_float64(name):
     x = torch.cat([around(ROOTS[name], 160), torch.linspace(-12, 12, 320), torch.randn(384)])
     got = kernel_of(lambda x: FUNCTIONS[name](x).float(), x)(x)[0]
     assert reduced_region_of(region_of(lambda x: FUNCTIONS[name](x).float(), x)) is not None
@@ -113,7 +113,7 @@ def test_results_are_rounded_as_well_as_float64_is(name):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_float_that_was_drawn_has_the_bits_of_full_functions(name, monkeypatch):
+def test_random_floats_match_the_full_functions(name, monkeypatch):
     generator = torch.Generator().manual_seed(1)
     bits = torch.randint(-(2**31), 2**31, (2**16,), generator=generator).to(torch.int32).view(torch.float32)
     x = torch.cat([bits, torch.randn(2**16, generator=generator) * 4, around(ROOTS[name], 2**12)])
@@ -121,12 +121,12 @@ def test_every_float_that_was_drawn_has_the_bits_of_full_functions(name, monkeyp
     monkeypatch.setattr(source, "reduced_region_of", lambda region: None)
     full = kernel_of(lambda x: FUNCTIONS[name](x).float(), x)(x)[0]
     differ = (short != full) & ~(short.isnan() & full.isnan())
-    assert int(differ.sum()) <= 2**-9 * len(x)  # one in some thousands lies so near to the middle between two floats
+    assert int(differ.sum()) <= 2**-9 * len(x)  # one in some thousands is that close to a tie
     close = torch.isclose(short[differ], full[differ], rtol=2.0**-23, atol=0)
     assert bool(close.all())
 
 
-def test_without_its_guard_a_root_would_show():
+def test_cancellation_guard_is_needed_near_a_root():
     x = around(ROOTS["gelu"], 256)
     region = region_of(lambda x: gelu(x).float(), x)
     text = source.source_of(region, build.header()).text
@@ -138,7 +138,7 @@ def test_without_its_guard_a_root_would_show():
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 255, 256, 257, 4097])
-def test_rests_strides_and_vectors_that_are_all_doubtful(size):
+def test_tails_strides_and_fully_doubtful_vectors(size):
     near, g = around(ROOTS["gelu"], size), torch.randn(size)
     function = kernel_of(lambda x, g: g * gelu(x).float(), near[::2], g)
     got = function(near[::2], g)[0]
@@ -146,7 +146,7 @@ def test_rests_strides_and_vectors_that_are_all_doubtful(size):
     assert torch.allclose(got, right, rtol=3e-7, atol=0)
 
 
-def test_what_is_written_over_is_read_before():
+def test_overwritten_input_is_read_before_recomputation():
     x = around(ROOTS["gelu"], 2048)
     g = torch.randn(4096)
     run = lowered([graph_of(lambda x, g: g * gelu(x).float(), x, g)], [False])[0]
@@ -163,7 +163,7 @@ def refused(function, *given):
     return reduced_region_of(region_of(function, *given)) is None
 
 
-def test_where_short_functions_serve():
+def test_regions_that_admit_reduced_functions():
     x = torch.randn(32)
     one = reduced_region_of(region_of(lambda x: (x.double().exp() + 1).sqrt().float(), x))
     assert one is not None
@@ -174,8 +174,12 @@ def test_where_short_functions_serve():
     assert refused(lambda x: x.double().exp() * 2, x)  # the result is a double
     assert refused(lambda x: x.exp() * 2, x.double())
     assert refused(lambda x: x.exp() * 2, x)  # no doubles
-    assert refused(lambda x: (x.double().exp() * 3).exp().float(), x)  # an error times an unknown number
+    assert refused(lambda x: (x.double().exp() * 3).exp().float(), x)  # an error amplified by an unknown factor
     assert refused(lambda x: torch.where(x.double().exp() > 2, x, -x), x)  # a choice
-    assert refused(lambda x: (x.double().exp().float().double() - 1).float(), x)  # a float that is read again
-    assert refused(lambda x: x.double().exp().float() - 1, x)  # a float that may be another one, in a sum
-    assert refused(lambda x: ((x.double().exp() - 2) * x.double() - 3 - x.double()).float(), x)  # it may lose too much
+    assert refused(
+        lambda x: (x.double().exp().float().double() - 1).float(), x
+    )  # a float32 result that is widened again
+    assert refused(lambda x: x.double().exp().float() - 1, x)  # a float32 result, possibly off by an ulp, in a sum
+    assert refused(
+        lambda x: ((x.double().exp() - 2) * x.double() - 3 - x.double()).float(), x
+    )  # cancellation may lose too much

@@ -1,4 +1,4 @@
-"""Which nodes of a graph become one kernel."""
+"""Regions: the nodes of a graph that become one kernel."""
 
 import time
 
@@ -10,8 +10,8 @@ import pullback
 from pullback.kernels.regions import regions_of
 
 
-def test_no_region_waits_for_one_of_rows_that_waits_for_it(native):
-    """`s` waits for rows that are reduced, and the second reduction of these for `m`: they are no loop."""
+def test_pointwise_and_row_regions_form_no_cycle(native):
+    """`s` depends on reduced rows, whose second reduction depends on `m`: `s` and `m` must not be fused."""
 
     def formula(x, y):
         largest = x.amax(-1, keepdim=True)
@@ -23,7 +23,7 @@ def test_no_region_waits_for_one_of_rows_that_waits_for_it(native):
         torch.testing.assert_close(ours, right)
 
 
-def test_regions_of_a_long_graph_take_no_longer_than_its_trace():
+def test_region_search_takes_no_longer_than_the_trace():
     def formula(x):
         for _ in range(400):
             x = x.sin().cumsum(0) * x
@@ -34,14 +34,12 @@ def test_regions_of_a_long_graph_take_no_longer_than_its_trace():
     traced = time.perf_counter()
     found = regions_of(graph)
     assert time.perf_counter() - traced < traced - started
-    assert (
-        sum(len(region.nodes) for region in found) == 798
-    )  # but for the first sine and the last product, which are alone
+    assert sum(len(region.nodes) for region in found) == 798  # all but the first sine and the last product
 
 
 @pytest.mark.slow
-def test_a_long_loop_is_several_kernels(native):
-    """Compilers take more than twice the time for twice as many operations."""
+def test_long_chain_is_split_into_kernels(native):
+    """Compile time grows faster than linearly with the number of operations."""
 
     def euler(x):
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""The logarithm of softmax over rows, and losses of it, beside PyTorch's kernels and float64."""
+"""log_softmax over rows, and losses of it, against PyTorch's kernels and float64."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def error(computed, truth):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
 @pytest.mark.few(9)
-def test_as_good_as_pytorch(native, loss, dtype):
+def test_losses_are_as_accurate_as_pytorchs(native, loss, dtype):
     x, k, w = inputs(dtype)
     op = pullback.function(stable=False, backend="native")(loss)
     ours, theirs = value_and_gradient(op, x, k.clamp(min=0), w), value_and_gradient(loss, x, k.clamp(min=0), w)
@@ -77,8 +77,8 @@ def test_as_good_as_pytorch(native, loss, dtype):
 
 
 @pytest.mark.parametrize("loss", [mean, weighted, ignoring_a_class], ids=lambda f: f.__name__)
-def test_classes_in_uint8(native, loss):
-    """An index of that dtype is a mask to `weight[k]`, and 156 is -100 in 8 bits."""
+def test_uint8_class_indices(native, loss):
+    """`weight[k]` takes a uint8 index for a mask, and 156 is -100 in 8 bits."""
     x, _, w = inputs(torch.float32, columns=200)
     k = torch.randint(150, 160, (len(x),))
     op = pullback.function(stable=False, backend="native")(loss)
@@ -86,7 +86,7 @@ def test_classes_in_uint8(native, loss):
 
 
 @pytest.mark.parametrize("loss", [mean, weighted, summed, each], ids=lambda f: f.__name__)
-def test_rows_that_are_ignored_have_no_gradient(native, loss):
+def test_ignored_rows_have_zero_gradient(native, loss):
     x, k, w = inputs(torch.float32)
     op = pullback.function(stable=False, backend="native")(loss)
     ours, theirs = value_and_gradient(op, x, k, w), value_and_gradient(loss, x, k, w)
@@ -95,7 +95,7 @@ def test_rows_that_are_ignored_have_no_gradient(native, loss):
     assert not ours[1][k == -100].any()
 
 
-def test_where_all_rows_are_ignored(native):
+def test_loss_of_ignored_rows_alone_is_nan(native):
     x, k, w = inputs(torch.float32)
     op = pullback.function(stable=False, backend="native")(mean)
     y, g = value_and_gradient(op, x, torch.full_like(k, -100), w)
@@ -104,7 +104,7 @@ def test_where_all_rows_are_ignored(native):
 
 
 @pytest.mark.parametrize("special", [float("-inf"), float("inf"), float("nan"), 3e38, -3e38])
-def test_special_values(native, special):
+def test_infinite_and_nan_logits_match_pytorch(native, special):
     x, k, w = inputs(torch.float32)
     k = k.clamp(min=0)
     with torch.no_grad():
@@ -116,14 +116,14 @@ def test_special_values(native, special):
         assert torch.allclose(mine, native_one, equal_nan=True, rtol=1e-5, atol=1e-6)
 
 
-def test_second_derivatives(native):
+def test_second_derivatives_pass_gradgradcheck(native):
     op = pullback.function(stable=False, backend="native")(mean)
     x, k, w = inputs(torch.float64, 9, 16)
     assert torch.autograd.gradgradcheck(lambda x: op(x, k.clamp(min=0), w), x)
 
 
-def test_the_gradient_of_a_loss_is_never_written_down(native):
-    """The graph of its backward has neither of PyTorch's two ops, nor one of zeros."""
+def test_loss_gradient_is_not_materialised(native):
+    """The backward graph has neither of PyTorch's two ops, but a row kernel."""
     x, k, _ = inputs(torch.float32)
     x = x.detach()
 
@@ -140,7 +140,7 @@ def test_the_gradient_of_a_loss_is_never_written_down(native):
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-def test_another_dimension_is_left_to_pytorch(native, dim):
+def test_softmax_over_another_dimension_is_left_to_pytorch(native, dim):
     x = torch.randn(20, 30, 40)
     module = lowered([graph_of(lambda x: [F.log_softmax(x, dim)], x)], [False])[0]
     assert aten._log_softmax.default in [node.target for node in module.graph.nodes]

@@ -1,4 +1,4 @@
-"""Kernels over rows: reductions over the last dimension and what is around them, beside float64 and PyTorch."""
+"""Row kernels: reductions over the last dimension fused with pointwise ops, against float64 and PyTorch."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def error(computed, truth):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("formula", "count"), FORMULAS, ids=lambda f: getattr(f, "__name__", ""))
 @pytest.mark.few(3)
-def test_value_and_gradients_are_as_good_as_those_of_the_formula(native, formula, count, dtype):
+def test_value_and_gradients_are_as_accurate_as_the_formula(native, formula, count, dtype):
     tensors = [t.to(dtype) for t in (torch.randn(3, 5, 37), torch.randn(37), torch.randn(37))[:count]]
     ours = value_and_gradients(pullback.function(formula), tensors)
     theirs = value_and_gradients(formula, tensors)
@@ -71,14 +71,14 @@ def test_value_and_gradients_are_as_good_as_those_of_the_formula(native, formula
 
 
 @pytest.mark.slow
-def test_second_derivatives(native):
+def test_second_derivatives_pass_gradgradcheck(native):
     op = pullback.function(rms_norm)
     x, w = torch.randn(8, 16, dtype=torch.float64), torch.randn(16, dtype=torch.float64)
     assert torch.autograd.gradgradcheck(op, (x.requires_grad_(), w.requires_grad_()))
 
 
 @pytest.mark.parametrize(("formula", "count"), FORMULAS, ids=lambda f: getattr(f, "__name__", ""))
-def test_a_formula_is_one_kernel(native, formula, count):
+def test_row_formula_is_one_kernel(native, formula, count):
     tensors = [torch.randn(3, 5, 37), torch.randn(37), torch.randn(37)][:count]
     module = lowered([graph_of(lambda *xs: [formula(*xs)], *tensors)], [False])[0]
     (kernel,) = row_kernels_in(module)
@@ -86,21 +86,21 @@ def test_a_formula_is_one_kernel(native, formula, count):
     assert {str(node.target) for node in calls} <= {"aten.select.int", "aten.mul.Tensor"}
 
 
-def test_what_has_to_keep_its_bits_is_left_to_pytorch(native):
+def test_exact_graph_has_no_row_kernels(native):
     graph = graph_of(lambda x: [softmax(x)], torch.randn(16, 16))
     assert row_kernels_in(lowered([graph], [True])[0]) == []
 
 
 @pytest.mark.parametrize("size", [(4, 64), (64, 8), (0, 64), (64,)])
-def test_few_rows_short_rows_and_none_are_left_to_pytorch(native, size):
+def test_few_or_short_rows_are_left_to_pytorch(native, size):
     op = pullback.function(lambda x: x.exp() / x.exp().sum(-1, keepdim=True))
     x = torch.randn(size, requires_grad=True)
     assert row_regions_of(graph_of(lambda x: [x.exp().sum(-1, keepdim=True) + 1], x.detach()).graph) == []
     torch.testing.assert_close(op(x), x.exp() / x.exp().sum(-1, keepdim=True))
 
 
-def test_numbers_that_are_none(native):
-    """NaN and infinities go through sums and extremes as they do in PyTorch."""
+def test_nan_and_infinity_propagate_as_in_pytorch(native):
+    """Through sums, means and extremes."""
     rows = torch.randn(8, 35)
     rows[0, 3], rows[1, 34], rows[2, 7], rows[3, 0] = torch.nan, torch.inf, -torch.inf, torch.nan
     rows[3, 20], rows[4, 1], rows[4, 33] = torch.inf, torch.inf, -torch.inf
@@ -115,7 +115,7 @@ def test_numbers_that_are_none(native):
         torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
-def test_a_number_for_each_row_is_no_number_for_each_column(native):
+def test_per_row_and_per_column_operands_are_distinguished(native):
     """In a square matrix their sizes are the same."""
 
     def square(x, b):
@@ -129,7 +129,7 @@ def test_a_number_for_each_row_is_no_number_for_each_column(native):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_regions_of_rows_and_others_do_not_wait_for_each_other(native):
+def test_row_and_pointwise_regions_do_not_depend_on_each_other(native):
     def crossed(x, y):
         a, b = torch.exp(x) + 1, torch.exp(y) + 1
         s = (a * 2).sum(-1, keepdim=True)
@@ -142,7 +142,7 @@ def test_regions_of_rows_and_others_do_not_wait_for_each_other(native):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_shapes_of_their_own(native):
+def test_regions_of_different_shapes(native):
     def two(x, y):
         return [torch.exp(x).sum(-1) * 2, torch.exp(y).mean(-1, keepdim=True) + y, x.sum(-1)[:8] + y.sum(-1)]
 
@@ -156,14 +156,14 @@ def test_shapes_of_their_own(native):
 @settings(max_examples=8)
 @given(data=st.data())
 @pytest.mark.slow
-def test_some_layouts_are_read_right(native_for_hypothesis, data):  # noqa: F811
+def test_drawn_layouts_match_pytorch(native_for_hypothesis, data):  # noqa: F811
     is_read_right(data)
 
 
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(data=st.data())
-def test_any_layout_is_read_right(native_for_hypothesis, data):  # noqa: F811
+def test_many_drawn_layouts_match_pytorch(native_for_hypothesis, data):  # noqa: F811
     is_read_right(data)
 
 
@@ -179,13 +179,13 @@ def is_read_right(data):
 
     made_of = [torch.randn(shape, dtype=dtype) for _ in range(3)]
     run = lower(lowered([graph_of(mixed, *made_of)], [False])[0])
-    # strides as they come, of sizes that the kernel was made for
+    # drawn strides, with the sizes of the example
     given_ = [data.draw(tensors_like(shape, dtype)).expand(shape) for _ in range(3)]
     for tensors in (made_of, given_):
         for ours, theirs in zip(run(*tensors), mixed(*(t.double() for t in tensors)), strict=True):
             scale = float(theirs.abs().max())
             assert float((ours.double() - theirs).abs().max()) <= (1e-6 if dtype == torch.float32 else 1e-13) * scale
-    # and sizes that are broadcast
+    # broadcast sizes
     small = [torch.randn(shape, dtype=dtype), *(data.draw(tensors_like(shape, dtype)) for _ in range(2))]
     run = lower(lowered([graph_of(mixed, *small)], [False])[0])
     for ours, theirs in zip(run(*small), mixed(*(t.double() for t in small)), strict=True):
@@ -193,15 +193,15 @@ def is_read_right(data):
         assert float((ours.double() - theirs).abs().max()) <= 1e-6 * float(theirs.abs().max())
 
 
-def test_a_sum_of_zeros_is_in_no_region(native):
-    """The derivative of `floor` is zeros, which no kernel has in memory."""
+def test_sum_of_an_efficient_zero_tensor_is_in_no_region(native):
+    """The derivative of `floor` is an efficient zero tensor, which has no memory."""
     x = torch.randn(64, 32, dtype=torch.float64).requires_grad_()
     op = pullback.function(lambda x: x.log_softmax(-1).floor())
     (g,) = torch.autograd.grad(op(x).sum(), x)
     assert torch.equal(g, torch.zeros_like(x))
 
 
-def test_zeros_like_what_it_computes_end_no_region(native):
+def test_zeros_like_does_not_end_a_region(native):
     def function(x):
         half = x - x.sum(-1, keepdim=True)
         whole = half.exp() + torch.zeros_like(half)

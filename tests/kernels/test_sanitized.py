@@ -1,4 +1,4 @@
-"""The generated C++ keeps to its arrays and to what C++ defines: AddressSanitizer and UBSan, without PyTorch."""
+"""The generated C++ under AddressSanitizer and UBSan, without PyTorch."""
 
 import shutil
 import subprocess
@@ -106,7 +106,7 @@ def chosen(x, b):
 
 
 def computed_again(x, b):
-    """At 0, which is what the arrays hold, the sum of what short functions compute is 0."""
+    """At 0, the content of the arrays, the reduced-precision sum cancels to 0."""
     return [(torch.sigmoid(x.double()) - 0.5).float() * b, x >= b]
 
 
@@ -168,14 +168,14 @@ def ran(folder, source):
 
 @pytest.mark.parametrize("dtype", list(STORED), ids=str)
 @pytest.mark.few(2)
-def test_no_kernel_leaves_its_arrays(native, tmp_path, dtype):
+def test_kernels_stay_within_bounds(native, tmp_path, dtype):
     code, said, complaints = sanitized(tmp_path, dtype)
     assert (code, said) == (0, "done\n"), complaints
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "code"), [("TILE", 0), ("1", 1)])
-def test_vectors_that_are_computed_again_are_noted_within_a_tile(native, tmp_path, change, code):
+def test_recomputed_vectors_are_recorded_within_a_tile(native, tmp_path, change, code):
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         pytest.skip("short functions are written for AVX-512")
 
@@ -190,19 +190,19 @@ def test_vectors_that_are_computed_again_are_noted_within_a_tile(native, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", list(STORED), ids=str)
-def test_no_kernel_over_rows_leaves_its_arrays(native, tmp_path, dtype):
+def test_row_kernels_stay_within_bounds(native, tmp_path, dtype):
     code, said, complaints = sanitized_rows(tmp_path, dtype)
     assert (code, said) == (0, "done\n"), complaints
 
 
 @pytest.mark.slow
-def test_one_over_rows_that_does_is_noticed(native, tmp_path):
+def test_out_of_bounds_row_kernel_is_detected(native, tmp_path):
     code, _, complaints = sanitized_rows(tmp_path, torch.float32, lambda s: s.replace("i + LANES <= n", "i < n"))
     assert code != 0
     assert "heap-buffer-overflow" in complaints
 
 
-def test_one_that_does_is_noticed(native, tmp_path):
+def test_out_of_bounds_kernel_is_detected(native, tmp_path):
     code, _, complaints = sanitized(
         tmp_path, torch.float32, lambda s: s.replace("whole = count / LANES * LANES", "whole = count")
     )
@@ -213,7 +213,7 @@ def test_one_that_does_is_noticed(native, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("over_rows", [False, True])
 @pytest.mark.parametrize("dtype", list(STORED), ids=str)
-def test_no_kernel_with_sums_over_rows_leaves_its_arrays(native, tmp_path, dtype, over_rows):
+def test_kernels_with_column_sums_stay_within_bounds(native, tmp_path, dtype, over_rows):
     code, said, complaints = sanitized_column_sums(tmp_path, dtype, over_rows)
     assert (code, said) == (0, "done\n"), complaints
 
@@ -223,7 +223,7 @@ def test_no_kernel_with_sums_over_rows_leaves_its_arrays(native, tmp_path, dtype
     ("over_rows", "right", "wrong"),
     [(False, "? period + count : period", "? period : period"), (True, "part(c0 + i, 1, n - i)", "load(c0 + i)")],
 )
-def test_one_with_sums_over_rows_that_does_is_noticed(native, tmp_path, over_rows, right, wrong):
+def test_out_of_bounds_kernel_with_column_sums_is_detected(native, tmp_path, over_rows, right, wrong):
     def change(source):
         assert right in source
         return source.replace(right, wrong)

@@ -1,4 +1,4 @@
-"""The special functions of the kernels against Arb, and no less accurate than PyTorch's."""
+"""Special functions of the kernels against Arb: at least as accurate as PyTorch's."""
 
 import math
 
@@ -73,7 +73,7 @@ def precision():
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_doubles_are_as_accurate_as_pytorch_s(native, vectors, precision, name):
+def test_float64_special_functions_are_as_accurate_as_pytorchs(native, vectors, precision, name):
     x = points(name, torch.float64)
     error = errors(name, x, ours(x)[name])
     assert error <= BOUNDS[name]
@@ -81,14 +81,14 @@ def test_doubles_are_as_accurate_as_pytorch_s(native, vectors, precision, name):
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_floats_are_rounded_once(native, vectors, precision, name):
+def test_float32_special_functions_round_once(native, vectors, precision, name):
     x = points(name, torch.float32, 600)
     x = x[(x > 0) & (x < 1)] if name == "ndtri" else x
     assert errors(name, x, ours(x)[name]) <= 0.501
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_ends(native, vectors, dtype):
+def test_special_functions_at_zeros_infinities_and_nan(native, vectors, dtype):
     x = torch.tensor(ENDS, dtype=dtype)
     for name, got in ours(x).items():
         right = torch.tensor(AT_ENDS[name], dtype=dtype)
@@ -96,7 +96,7 @@ def test_ends(native, vectors, dtype):
         assert bool(same.all()), (name, got)
 
 
-def test_beyond_the_domain(native, vectors):
+def test_ndtri_outside_its_domain_is_nan(native, vectors):
     x = torch.tensor([-1.0, 1.0, 2.0, -1e-300, 1.0 - 2**-53, 5e-324], dtype=torch.float64)
     got = ours(x)["ndtri"]
     assert got.isnan().tolist() == [True, False, True, True, False, False]
@@ -104,7 +104,7 @@ def test_beyond_the_domain(native, vectors):
     assert got[4:].tolist() == pytest.approx([8.209536151601387, -38.467405617144344], rel=1e-15)
 
 
-def test_a_bessel_function_overflows_where_it_does(native, vectors):
+def test_bessel_functions_overflow_at_the_right_inputs(native, vectors):
     x = torch.tensor([713.9, 714.1, -713.9], dtype=torch.float64)
     assert ours(x)["i0"].isfinite().tolist() == [True, False, True]
     assert ours(x)["i1"].isfinite().tolist() == [True, False, True]
@@ -112,7 +112,7 @@ def test_a_bessel_function_overflows_where_it_does(native, vectors):
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_on_a_gpu_and_where_pytorch_has_no_kernel_it_is_left_to_pytorch(name):
+def test_gpu_and_16_bit_special_functions_are_left_to_pytorch(name):
     def node_of(x):
         graph = make_fx(lambda x: [FUNCTIONS[name](x)], tracing_mode="fake")(x)
         return graph, next(node for node in graph.graph.nodes if node.op == "call_function")

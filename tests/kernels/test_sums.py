@@ -1,4 +1,4 @@
-"""Sums over everything are taken in the loop that computes what they sum."""
+"""Full reductions are fused into the loop that computes their terms."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def lowered(function, *inputs, exact=False):
 
 
 def left(graph):
-    """The sums that PyTorch's kernels take."""
+    """Sums left to PyTorch's kernels."""
     return [node for node in graph.nodes if node.target in SUMS]
 
 
@@ -40,7 +40,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(3, 5), (1, 1000), (70, 1001)])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_sums_are_right(name, shape, dtype):
+def test_fused_sums_match_float64(name, shape, dtype):
     x, y = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1)
     graph, run = lowered(FUNCTIONS[name], x, y)
     assert not left(graph)
@@ -52,7 +52,7 @@ def test_sums_are_right(name, shape, dtype):
 
 
 @pytest.mark.parametrize("size", [17, 256, 4096, 2**16, 2**20])
-def test_only_16_floats_are_added_up_as_floats(size):
+def test_at_most_16_terms_are_summed_in_float32(size):
     x = normal(size).abs()
     run = lowered(lambda x: [(x * x * x + x).sum()], x)[1]
     terms = (x * x * x + x).double()
@@ -72,7 +72,7 @@ def test_only_16_floats_are_added_up_as_floats(size):
     ],
     ids=["transposed", "strided", "by column", "by row", "expanded and a number"],
 )
-def test_inputs_may_lie_in_any_way(make):
+def test_fused_sums_of_strided_inputs(make):
     x, y = make()
     graph, run = lowered(lambda x, y: [(x * y.exp()).sum()], x, y)
     assert not left(graph)
@@ -81,13 +81,13 @@ def test_inputs_may_lie_in_any_way(make):
 
 
 @pytest.mark.parametrize("n", [2, 15, 17, 4095, 4097])
-def test_what_fills_up_the_last_vector_is_not_summed(n):
+def test_padding_of_the_last_vector_is_not_summed(n):
     x = normal(n).abs() + 1
     (got,) = lowered(lambda x: [(1 / x).log().neg().reciprocal().add(1 / x).sum()], x)[1](x)
     assert got.item() == pytest.approx((1 / x.double().log() + 1 / x.double()).sum().item(), rel=1e-4)
 
 
-def test_the_result_does_not_depend_on_the_number_of_threads():
+def test_sum_does_not_depend_on_the_number_of_threads():
     x = normal(300_001)
     _, run = lowered(lambda x: [(x.exp() * x).sum()], x)
     before = torch.get_num_threads()
@@ -101,21 +101,21 @@ def test_the_result_does_not_depend_on_the_number_of_threads():
     assert len(found) == 1
 
 
-def test_a_sum_of_many_is_as_good_as_one_of_doubles():
+def test_large_float32_sum_is_as_accurate_as_in_float64():
     x = normal(1_000_003) + 1000
     (got,) = lowered(lambda x: [(x + 0.5).mean()], x)[1](x)
     assert got.item() == pytest.approx((x + 0.5).double().mean().item(), rel=6e-8)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_shows(value):
+def test_non_finite_terms_propagate(value):
     x = normal(100)
     x[37] = value
     (got,) = lowered(lambda x: [(x * 2).sum()], x)[1](x)
     torch.testing.assert_close(got, torch.tensor(value), equal_nan=True)
 
 
-def test_where_the_bits_of_pytorch_are_wanted_its_kernel_sums():
+def test_exact_graph_leaves_sums_to_pytorch():
     x = normal(1000)
     graph, run = lowered(lambda x: [(x * x + x).sum()], x, exact=True)
     assert left(graph)
@@ -123,7 +123,7 @@ def test_where_the_bits_of_pytorch_are_wanted_its_kernel_sums():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sums_of_16_bits_are_rounded_once(dtype):
+def test_sums_of_16_bit_values_round_once(dtype):
     x = normal(2000, dtype=dtype)
     (got,) = lowered(lambda x: [(x * x).mean()], x)[1](x)
     exact = x.double().square().mean()
@@ -131,14 +131,14 @@ def test_sums_of_16_bits_are_rounded_once(dtype):
     assert abs(got.item() - exact.item()) <= 0.51 * torch.finfo(dtype).eps * abs(exact.item())
 
 
-def test_integers_and_other_sums_are_left_to_pytorch():
+def test_integer_and_casting_sums_are_left_to_pytorch():
     x, k = normal(4, 50), torch.arange(200).view(4, 50)
     assert left(lowered(lambda x, k: [(x * x).exp().sum(0), (k + k).sum()], x, k)[0])
     assert left(lowered(lambda x: [(x * x).sum(dtype=torch.float64)], x)[0])
 
 
-def test_sizes_that_depend_on_values_are_not_asked_for():
-    """As of what a mask picks."""
+def test_data_dependent_sizes_are_not_read():
+    """Such as the size of `x[x > 0]`."""
     x = normal(50)
     graph = trace_ops(lambda x: [x[x > 0].sum(), (x * x + x).sum()], x)
     (module,) = native.lowered([graph], [False])

@@ -1,4 +1,4 @@
-"""What kernels for GPUs compute, in a stand-in for Triton."""
+"""Results of Triton kernels, in a stand-in for Triton on the CPU."""
 
 import functools
 import math
@@ -49,7 +49,7 @@ ON_GPU = {
     "relu": lambda x: torch.where(x == 0, 0.0, torch.relu(x)),
     "hardtanh_backward": lambda g, x: torch.where((x <= -0.5) | (x >= 2), 0.0, g),
 }
-"""What PyTorch's kernels for GPUs compute otherwise than those for the CPU, as they were seen to on an H200."""
+"""Ops whose CUDA kernels differ from the CPU kernels in PyTorch, as observed on an H200."""
 
 
 def right_of(name, dtype, theirs):
@@ -60,7 +60,7 @@ def right_of(name, dtype, theirs):
 
 @pytest.mark.parametrize("name", [*test_lowerings.UNARY, *test_lowerings.BINARY])
 @pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
-def test_an_op_is_what_pytorch_computes(name, dtype):
+def test_op_is_as_accurate_as_pytorch(name, dtype):
     ours, theirs = both(dtype)[name]
     if theirs.dtype == torch.bool:
         assert torch.equal(ours, theirs)
@@ -71,7 +71,7 @@ def test_an_op_is_what_pytorch_computes(name, dtype):
 
 @pytest.mark.parametrize("name", test_lowerings.EXACT)
 @pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
-def test_what_arithmetic_fixes_is_bit_for_bit(name, dtype):
+def test_exact_op_equals_pytorch_bitwise(name, dtype):
     ours, theirs = both(dtype, exact=True)[name]
     theirs = right_of(name, dtype, theirs)
     same = (ours == theirs) & (ours.signbit() == theirs.signbit())
@@ -79,8 +79,8 @@ def test_what_arithmetic_fixes_is_bit_for_bit(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
-def test_zeros_have_the_signs_that_they_have_on_a_gpu(dtype):
-    """The signs are those that PyTorch's kernels gave on an H200; those for the CPU keep a zero that meets a bound."""
+def test_signed_zeros_match_cuda(dtype):
+    """Signs observed from PyTorch's kernels on an H200; the CPU kernels keep a zero that equals the bound."""
     x, y = (t.to(dtype) for t in ZEROS)
     _, run = kernels_of(lambda x, y: [f(x, y) for f in EXTREMES.values()], x, y, exact=True)
     found = {name: "".join("+-"[s] for s in out.signbit()) for name, out in zip(EXTREMES, run(x, y), strict=True)}
@@ -98,7 +98,7 @@ def test_zeros_have_the_signs_that_they_have_on_a_gpu(dtype):
 
 @settings(max_examples=30)
 @given(st.data())
-def test_inputs_of_any_layout_are_read(data):
+def test_inputs_of_any_layout_match_pytorch(data):
     shape = data.draw(st.tuples(st.sampled_from([1, 2, 3, 40]), st.sampled_from([1, 2, 7, 64])))
     dtypes = data.draw(st.tuples(*[st.sampled_from(test_lowerings.DTYPES)] * 3))
     names = data.draw(st.tuples(*[st.sampled_from([*LAYOUTS])] * 3))
@@ -124,7 +124,7 @@ def launches(kernel):
     return kernel._run.launches
 
 
-def test_an_expanded_cotangent_is_read_in_place():
+def test_expanded_cotangent_is_read_without_a_copy():
     def slope(x, g):
         return [g * torch.sigmoid(x) * 2]
 
@@ -136,7 +136,7 @@ def test_an_expanded_cotangent_is_read_in_place():
     assert read is g
 
 
-def test_programs_cover_all_elements_and_no_more():
+def test_programs_cover_exactly_all_elements():
     (kernel,), run = kernels_of(lambda x: [torch.exp(x) + 1], torch.randn(2049))
     x = torch.randn(2049)
     assert torch.allclose(run(x)[0], torch.exp(x) + 1)
@@ -144,7 +144,7 @@ def test_programs_cover_all_elements_and_no_more():
     assert (grid, steps, columns, total, dense, far, block) == ((3, 1, 1), [0, 0], 2049, 2049, True, False, 1024)
 
 
-def test_a_kernel_is_compiled_ahead_as_it_is_launched():
+def test_kernel_is_warmed_up_with_the_launch_signature():
     x, y = torch.randn(3, 4), torch.randn(4).bfloat16()
     (kernel,), run = kernels_of(lambda x, y: [torch.exp(x) + y], x, y)
     run(x, y)
@@ -155,8 +155,8 @@ def test_a_kernel_is_compiled_ahead_as_it_is_launched():
     assert options["enable_fp_fusion"] is False
 
 
-def test_each_launch_is_of_a_kernel_for_its_arguments():
-    """What Triton returned for others it would launch on these as well, and read the wrong memory."""
+def test_launches_use_a_kernel_specialised_to_the_arguments():
+    """A kernel that Triton returned for other arguments would launch, and read the wrong memory."""
     whole, y = torch.randn(31, 70), torch.randn(30, 70)
     (kernel,), run = kernels_of(lambda x, y: [torch.exp(x) * y], whole[:30], y)
     rows = [whole[:30], whole[1:], whole.flatten()[1:2101].view(30, 70), whole[:1].expand(30, 70), whole[:30]]
@@ -177,11 +177,11 @@ def test_each_launch_is_of_a_kernel_for_its_arguments():
         ((2, 5), (0, 0), False),
     ],
 )
-def test_places_beyond_32_bits_take_64(size, steps, far):
+def test_indices_beyond_32_bits_take_64_bits(size, steps, far):
     assert triton_kernel._is_far(Layout(*size, steps)) is far
 
 
-def test_places_of_64_bits_are_right(monkeypatch):
+def test_kernel_with_64_bit_indices_is_right(monkeypatch):
     monkeypatch.setattr(triton_kernel, "_INDEX", 2000)
     x, y = torch.randn(30, 70), torch.randn(70)
     (kernel,), run = kernels_of(lambda x, y: [torch.exp(x) + y], x, y)
@@ -189,7 +189,7 @@ def test_places_of_64_bits_are_right(monkeypatch):
     assert launches(kernel)[0][1][-2] is True
 
 
-def test_of_a_choice_both_sides_are_computed():
+def test_where_computes_both_branches():
     def pieces(x):
         far = x.expm1().log1p() * 2
         return [torch.where(x > 1, far, torch.where(x < -1, torch.tanh(x).exp(), torch.sin(x) * torch.cos(x)))]
@@ -206,7 +206,7 @@ def test_equal_terms_are_computed_once():
     assert kernel.source.count("exp(x0)") == 1
 
 
-def test_numbers_keep_their_sign_and_digits():
+def test_scalar_constants_keep_sign_and_digits():
     def numbers(x, m):
         return [x.masked_fill(m, -0.0) * 1, x.masked_fill(m, -math.inf) + 0.1, x.masked_fill(m, math.nan) * (-x)]
 
@@ -218,7 +218,7 @@ def test_numbers_keep_their_sign_and_digits():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_an_exact_graph_of_16_bits_rounds_each_result(dtype):
+def test_exact_16_bit_graph_rounds_each_result(dtype):
     def quantised(x):
         return [torch.round(x * 0.3 + 0.7) * 0.7 - x]
 

@@ -1,4 +1,4 @@
-"""Which nodes of a graph become kernels for GPUs, and what happens where these cannot be compiled."""
+"""Selection of nodes for Triton kernels, and fallbacks where Triton cannot compile."""
 
 import stat
 import sys
@@ -40,13 +40,13 @@ def kernels_in(module):
 
 
 def by(name, graph):
-    """What a backend runs for a graph."""
+    """Kernels that a backend makes for a graph."""
     ((module, _),) = backend.lower([graph], [False], name)
     return kernels_in(module)
 
 
 @pytest.mark.usefixtures("_triton")
-def test_native_and_auto_take_what_is_on_a_gpu(monkeypatch):
+def test_native_and_auto_make_triton_kernels_for_gpu_graphs(monkeypatch):
     monkeypatch.setattr(backend, "_is_there", lambda: True)
     for name in ("native", "auto"):
         (kernel,) = by(name, graph_on_gpu(gate, torch.randn(5)))
@@ -55,14 +55,14 @@ def test_native_and_auto_take_what_is_on_a_gpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("_triton")
-def test_small_calls_in_cpp_do_not_take_it():
+def test_triton_kernels_are_not_called_from_the_cpp_node():
     (module,) = lowered([graph_on_gpu(gate, torch.randn(5))], [False], DEVICES)
     assert kernels_in(module)
     assert single(module) is None
 
 
 @pytest.mark.usefixtures("_triton")
-def test_reductions_are_left_to_pytorch_and_what_is_around_them_is_not():
+def test_reductions_are_left_to_pytorch_and_pointwise_ops_are_fused():
     def norm(x, w):
         return [x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w, (x * w).sum(), (x * w).sum(0)]
 
@@ -81,7 +81,7 @@ def traced(function, *devices):
         return make_fx(function)(*fakes).graph
 
 
-def test_a_region_is_on_one_device():
+def test_region_is_on_one_device():
     def two(x, y):
         return [torch.exp(x) * 2, torch.exp(y) * 3]
 
@@ -91,7 +91,7 @@ def test_a_region_is_on_one_device():
     assert len(regions_of(traced(two, "cuda", "cpu"), devices=DEVICES)) == 2
 
 
-def test_a_number_on_the_cpu_leaves_its_node_to_pytorch():
+def test_op_with_a_cpu_scalar_is_left_to_pytorch():
     def scaled(x, s):
         return [torch.exp(x * s) * 2 + torch.where(x > 0, x, 0.0)]
 
@@ -102,13 +102,13 @@ def test_a_number_on_the_cpu_leaves_its_node_to_pytorch():
     assert {aten.exp.default, aten.where.self} <= {node.target for node in region.nodes}
 
 
-def test_a_division_by_a_number_is_not_exact_on_a_gpu():
+def test_division_by_a_scalar_is_not_exact_on_a_gpu():
     divided = lambda x: [x / 3 + 1 - x]  # noqa: E731
     there, here = (regions_of(traced(divided, d), exact=True, devices=DEVICES) for d in ("cuda", "cpu"))
     assert [len(region.nodes) for region in there + here] == [2, 3]
 
 
-def test_what_pytorch_leaves_empty_on_a_gpu_stays_empty():
+def test_log_sigmoid_buffer_is_empty_on_a_gpu():
     with FakeTensorMode():
         fake = torch.empty(3, 4, device="cuda")
         module = make_fx(lambda x: [*aten.log_sigmoid_forward(x)])(fake)
@@ -125,7 +125,7 @@ def slope(x, g):
 
 
 @pytest.mark.usefixtures("_triton")
-def test_ops_that_are_spelled_out_are_right():
+def test_decomposed_ops_match_float64():
     x, g = torch.randn(40), torch.randn(40)
     (module,) = lowered([graph_on_gpu(slope, x, g)], [False], DEVICES)
     assert len(kernels_in(module)) == 1
@@ -133,7 +133,7 @@ def test_ops_that_are_spelled_out_are_right():
         assert torch.allclose(ours.double(), right, rtol=1e-5, atol=1e-6)
 
 
-def test_without_triton_native_says_what_to_install(monkeypatch):
+def test_native_without_triton_raises_and_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(RunnerError, match=r"no Triton.*pip install triton"):
         by("native", graph_on_gpu(gate, torch.randn(5)))
@@ -141,13 +141,13 @@ def test_without_triton_native_says_what_to_install(monkeypatch):
 
 @pytest.fixture
 def _auto(monkeypatch):
-    """What "auto" needs to compile, on any machine."""
+    """Let "auto" compile on any machine."""
     monkeypatch.setattr(backend, "_is_there", lambda: True)
     monkeypatch.setattr(backend, "_warned", set())
 
 
 @pytest.mark.usefixtures("_auto")
-def test_without_triton_auto_warns_once(monkeypatch):
+def test_auto_without_triton_warns_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.warns(UserWarning, match="no Triton"):
         assert by("auto", graph_on_gpu(gate, torch.randn(5))) == []
@@ -155,7 +155,7 @@ def test_without_triton_auto_warns_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("_auto", "_triton")
-def test_a_compilation_that_fails_never_breaks_a_call(monkeypatch):
+def test_failing_compilation_falls_back_under_auto_and_raises_under_native(monkeypatch):
     def fail(*_, **__):
         raise ValueError("no space left\non this device")
 
@@ -167,7 +167,7 @@ def test_a_compilation_that_fails_never_breaks_a_call(monkeypatch):
 
 
 @pytest.mark.usefixtures("_triton")
-def test_the_source_is_kept_where_triton_finds_it():
+def test_triton_source_is_stored_in_the_cache():
     (kernel,) = by("native", graph_on_gpu(gate, torch.randn(5)))
     path = Path(kernel._run.function.__code__.co_filename)
     assert path.parent == caches.root() / "sources"
@@ -178,7 +178,7 @@ def test_the_source_is_kept_where_triton_finds_it():
 
 
 @pytest.mark.usefixtures("_triton")
-def test_what_lies_in_the_cache_is_not_run(monkeypatch):
+def test_tampered_source_in_the_cache_is_not_run(monkeypatch):
     (kernel,) = by("native", graph_on_gpu(gate, torch.randn(5)))
     path = Path(kernel._run.function.__code__.co_filename)
     path.write_text("raise SystemExit")
@@ -188,7 +188,7 @@ def test_what_lies_in_the_cache_is_not_run(monkeypatch):
 
 
 @pytest.mark.usefixtures("_triton")
-def test_a_folder_that_others_may_write_to_is_not_trusted():
+def test_world_writable_cache_folder_raises():
     folder = caches.root() / "sources"
     folder.mkdir(parents=True)
     folder.chmod(0o777)

@@ -1,4 +1,4 @@
-"""What Triton and the assembler make of kernels for GPUs; that needs Triton, and no GPU."""
+"""Code that Triton and the assembler generate for kernels; needs Triton, but no GPU."""
 
 import inspect
 import re
@@ -43,7 +43,7 @@ def regions(function, *tensors, exact=False):
 
 
 def compiled(function, *tensors, exact=False, **options):
-    """Return what the one region of a function is compiled to, as text by stage."""
+    """Return the compiled code of the one region of a function, by stage."""
     (region,) = regions(function, *tensors, exact=exact)
     return made_of(region, **options)
 
@@ -82,7 +82,7 @@ def arithmetic(x, y):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("target", NVIDIA.values(), ids=NVIDIA)
-def test_nothing_is_contracted(target, dtype):
+def test_multiply_add_is_not_contracted_to_fma(target, dtype):
     made = compiled(arithmetic, torch.randn(50).to(dtype), torch.randn(50).to(dtype), target=target)
     assert re.search(r"\bmul(\.rn)?\.f(32|64)", made["ptx"])
     assert "fma" not in made["ptx"]
@@ -93,7 +93,7 @@ def test_nothing_is_contracted(target, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("target", NVIDIA.values(), ids=NVIDIA)
-def test_quotients_and_roots_are_rounded_correctly(target, dtype):
+def test_division_and_sqrt_round_correctly(target, dtype):
     kind = f"f{8 * dtype.itemsize}"
     roots = lambda x, y: [x / y + torch.sqrt(x), torch.rsqrt(x) * torch.reciprocal(y)]  # noqa: E731
     ptx = compiled(roots, torch.randn(50).to(dtype), torch.randn(50).to(dtype), target=target)["ptx"]
@@ -105,7 +105,7 @@ CALLED = ["exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "atan"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_functions_are_those_of_libdevice(dtype):
+def test_functions_call_libdevice(dtype):
     made = compiled(lambda x: [getattr(torch, name)(x) for name in CALLED], torch.randn(50).to(dtype))
     called = set(re.findall(r'symbol = "(\w+)"', made["ttir"]))
     assert called == {f"__nv_{name}{'f' if dtype == torch.float32 else ''}" for name in CALLED}
@@ -115,13 +115,13 @@ def test_functions_are_those_of_libdevice(dtype):
     assert set(rest) <= {"ex2.approx.f32", "ex2.approx.ftz.f32", "rcp.approx.ftz.f64", "rcp.approx.ftz.f32"}
 
 
-def test_numbers_keep_their_digits():
+def test_float64_constants_keep_all_digits():
     made = compiled(lambda x: [x * 0.1 + torch.exp(x)], torch.randn(50, dtype=torch.float64))
     assert "0d3FB999999999999A" in made["ptx"]
 
 
 @pytest.mark.parametrize("target", NVIDIA.values(), ids=NVIDIA)
-def test_an_exact_graph_of_16_bits_rounds_each_result(target):
+def test_exact_16_bit_graph_rounds_each_result(target):
     x = torch.randn(50).bfloat16()
     texts = [compiled(lambda x: [x * 0.3 + 0.7 - x], x, exact=e, target=target)["ptx"] for e in (False, True)]
     # a difference that is rounded to 16 bits at once, one of 16 bits has the same bits
@@ -129,7 +129,7 @@ def test_an_exact_graph_of_16_bits_rounds_each_result(target):
     assert exact == 3 * fused > 0
 
 
-def test_places_take_32_bits_or_64():
+def test_indices_take_32_or_64_bits():
     x = torch.randn(30, 70)
     near, far = (compiled(lambda x: [torch.exp(x) + 1], x, dense=False, far=far)["ptx"] for far in (False, True))
     assert not re.search(r"(?:div|rem|mul\.lo)\.[su]64", near)
@@ -137,7 +137,7 @@ def test_places_take_32_bits_or_64():
 
 
 class NoDriver:
-    """What Triton asks a driver for when it compiles."""
+    """The part of a driver that Triton queries when it compiles."""
 
     def get_current_target(self):
         return GPUTarget("cuda", 90, 32)
@@ -162,7 +162,7 @@ def _no_driver(monkeypatch):
 
 @pytest.mark.usefixtures("_no_driver")
 @pytest.mark.parametrize("shape", [(30, 70), (70,), (30, 1), ()])
-def test_a_kernel_is_compiled_ahead(shape):
+def test_kernel_is_compiled_ahead_of_its_launch(shape):
     x, y = torch.randn(30, 70), torch.randn(shape)
     (module,) = lowered([graph_on_gpu(mixed, x, y)], [False], DEVICES)
     (kernel,) = [node.target.kernel for node in module.graph.nodes if is_kernel(node.target)]
@@ -172,7 +172,7 @@ def test_a_kernel_is_compiled_ahead(shape):
 
 
 @pytest.mark.usefixtures("_no_driver")
-def test_what_triton_refuses_is_an_error_of_ours(monkeypatch):
+def test_triton_compile_error_is_a_runner_error(monkeypatch):
     monkeypatch.setattr(triton_build, "options", lambda: {"no_such_option": 1})
     with pytest.raises(RunnerError, match=r"Triton cannot compile a kernel.*no_such_option"):
         lowered([graph_on_gpu(mixed, torch.randn(5), torch.randn(5))], [False], DEVICES)
@@ -182,8 +182,8 @@ def test_what_triton_refuses_is_an_error_of_ours(monkeypatch):
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of lanes that a mask leaves out
 @pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 @pytest.mark.parametrize("layout", [*LAYOUTS])
-def test_tritons_interpreter_computes_the_same(monkeypatch, layout, dtype):
-    """It knows no functions of libdevice."""
+def test_triton_interpreter_agrees_with_pytorch(monkeypatch, layout, dtype):
+    """The interpreter has no libdevice."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(triton_build, "compile_ahead", lambda *_: None)
     x, y = torch.randn(30, 70).to(dtype), LAYOUTS[layout](torch.randn(30, 70).to(dtype))

@@ -1,4 +1,4 @@
-"""Kernels for GPUs on a GPU, beside PyTorch's: formulas to second derivatives, every op, streams, graphs, devices."""
+"""Triton kernels on a GPU against PyTorch's: formulas to second order, every op, streams, CUDA graphs, devices."""
 
 import sys
 import threading
@@ -37,7 +37,7 @@ CASES = {case.label: case for case in cases()}
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch):
-    """The calls of kernels in a test, which are some."""
+    """Kernel calls in a test, of which there must be some."""
     called, call = [], TritonKernel._call
     monkeypatch.setattr(TritonKernel, "_call", lambda self, *xs: called.append(self) or call(self, *xs))
     yield called
@@ -68,7 +68,7 @@ def value_and_derivatives(function, inputs):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_formulas_are_as_good_as_pytorchs(name, dtype):
+def test_formulas_are_as_accurate_as_pytorchs(name, dtype):
     case = CASES[name]
 
     def of(wide, function):
@@ -104,7 +104,7 @@ are held against x."""
 
 
 @pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
-def test_every_op_is_what_pytorch_computes(dtype):
+def test_every_op_is_as_accurate_as_pytorch(dtype):
     for name, (ours, theirs) in both(dtype).items():
         if theirs.dtype == torch.bool:
             assert torch.equal(ours, theirs), name
@@ -116,7 +116,7 @@ def test_every_op_is_what_pytorch_computes(dtype):
 
 
 @pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
-def test_what_arithmetic_fixes_is_bit_for_bit(dtype):
+def test_exact_ops_equal_pytorch_bitwise(dtype):
     wrong = []
     for name, (ours, theirs) in both(dtype, exact=True).items():
         same = (ours == theirs) & (ours.signbit() == theirs.signbit())
@@ -125,7 +125,7 @@ def test_what_arithmetic_fixes_is_bit_for_bit(dtype):
 
 
 @pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
-def test_zeros_have_the_signs_of_pytorchs(dtype):
+def test_signed_zeros_match_pytorch(dtype):
     x, y = (t.to(DEVICE, dtype) for t in ZEROS)
     graph = graph_of(lambda x, y: [f(x, y) for f in EXTREMES.values()], x, y)
     run = lower(lowered([graph], [True], DEVICES)[0])
@@ -133,36 +133,36 @@ def test_zeros_have_the_signs_of_pytorchs(dtype):
         assert torch.equal(out.signbit(), EXTREMES[name](x, y).signbit()), name
 
 
-def test_tensors_that_lie_elsewhere_are_read(op):
-    """Triton compiles another kernel for tensors that do not lie at a multiple of 16 bytes."""
+def test_unaligned_tensors_are_read(op):
+    """Triton specialises kernels on 16-byte alignment."""
     whole, y = normal(5001), normal(5000, seed=1)
     for i in (0, 1, 0, 1):
         assert torch.allclose(op(whole[i : i + 5000], y), gate(whole[i : i + 5000], y), rtol=1e-5)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_inputs_of_any_layout_are_read(op, layout):
+def test_inputs_of_any_layout_match_pytorch(op, layout):
     x, y = normal(40, 70), LAYOUTS[layout](normal(40, 70, seed=1))
     assert torch.allclose(op(x, y), gate(x.double(), y.double()).float(), rtol=1e-5, atol=1e-6)
     g = torch.autograd.grad(op(x.requires_grad_(), y).sum(), x)[0]  # an expanded cotangent
     assert torch.allclose(g, torch.autograd.grad(gate(x, y).sum(), x)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_kernel_runs_on_the_current_stream(op):
+def test_kernel_runs_on_the_current_stream(op):
     x, y = normal(2**20), normal(2**20, seed=1)
     right = gate(x + 1, y)
     op(x, y)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        torch.cuda._sleep(100_000_000)  # a kernel on another stream would be through before
+        torch.cuda._sleep(100_000_000)  # a kernel on another stream would finish earlier
         x += 1
         out = op(x, y)
     side.synchronize()
     assert torch.allclose(out, right, rtol=1e-5)
 
 
-def test_it_is_captured_in_a_cuda_graph(op):
+def test_kernel_is_captured_in_a_cuda_graph(op):
     x, y = normal(5000), normal(5000, seed=1)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -178,7 +178,7 @@ def test_it_is_captured_in_a_cuda_graph(op):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU here")
-def test_a_kernel_runs_where_its_inputs_are(op):
+def test_kernel_runs_on_the_device_of_its_inputs(op):
     for i in (1, 0):
         x, y = normal(5000).to(f"cuda:{i}"), normal(5000, seed=1).to(f"cuda:{i}")
         with torch.cuda.device(1 - i):
@@ -187,8 +187,8 @@ def test_a_kernel_runs_where_its_inputs_are(op):
         assert torch.allclose(out, gate(x, y), rtol=1e-5)
 
 
-def test_first_backwards_of_several_threads_do_not_wait_for_each_other():
-    """All backward passes on a GPU are one thread's: one of them may trace while another thread of ours does."""
+def test_first_backwards_in_several_threads_do_not_deadlock():
+    """All backward passes on a GPU share one autograd thread: one may trace while another of our threads does."""
     op, failed = pullback.function(backend="native")(gate), []
 
     def train(i):
@@ -211,12 +211,12 @@ def test_first_backwards_of_several_threads_do_not_wait_for_each_other():
     assert failed == []
 
 
-def test_a_number_on_the_cpu_is_read(op):
+def test_cpu_scalar_is_read(op):
     x, s = normal(5000), torch.tensor(3.0)
     assert torch.allclose(op(x, s), gate(x, s), rtol=1e-5)
 
 
-def test_many_elements_are_all_reached(op):
+def test_tensor_of_more_than_2_31_elements(op):
     n = 2**31 + 5
     if torch.cuda.get_device_properties(0).total_memory < 40 * 2**30:
         pytest.skip("the GPU is too small")

@@ -1,4 +1,4 @@
-"""Large results share memory that is used again, and stay what they are."""
+"""Large intermediates share a workspace of reused memory."""
 
 import pytest
 import torch
@@ -31,14 +31,14 @@ def gradient(x, w, k):
     return [loss.detach(), *torch.autograd.grad(loss, leaves)]
 
 
-def test_results_are_the_same_and_three_are_there_at_a_time():
+def test_workspace_holds_three_tensors_and_results_match():
     x, w, k = torch.randn(5, 3), torch.randn(7, 3), torch.randint(7, (5,))
     slots, found, _ = run(gradient, x, w, k)
     assert [slot.numel for slot in slots] == [35, 35, 35]
     assert all(map(torch.equal, found, gradient(x, w, k)))
 
 
-def test_a_view_keeps_its_memory_until_it_is_read():
+def test_memory_under_a_view_is_not_reused_before_the_last_read():
     def views(x):
         first = (x @ x).t()[1:]
         second = x @ (x @ x)
@@ -50,7 +50,7 @@ def test_a_view_keeps_its_memory_until_it_is_read():
     torch.testing.assert_close(found, views(x))
 
 
-def test_what_is_returned_is_memory_of_its_own():
+def test_outputs_are_not_in_the_workspace():
     x = torch.randn(4, 4)
     slots, (out, view), space = run(lambda x: [x @ x, (x @ x.exp()).t()], x)
     assert not slots
@@ -59,7 +59,7 @@ def test_what_is_returned_is_memory_of_its_own():
     assert torch.equal(view, (x @ x.exp()).t())
 
 
-def test_dtypes_do_not_share():
+def test_dtypes_do_not_share_slots():
     def two(x):
         return [(x @ x).sum(), (x.double() @ x.double()).sum()]
 

@@ -1,4 +1,4 @@
-"""Ops whose calls run in C++, and the same in Python."""
+"""Helpers that make the same op with calls in C++ and with calls in Python."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import pullback
 
 NAME = "CppFunction"
-"""The type in Python of a node that is made in C++."""
+"""Python type of an autograd node made in C++."""
 
 
 def gate(x):
@@ -41,7 +41,7 @@ def in_cpp(formula, *args, **options):
 
 
 def in_python(formula, *args, **options):
-    """Return the same, whose calls run in the Function."""
+    """Return the op with its calls in the Python Function."""
     op = pullback.function(**options)(formula)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PULLBACK_NODE", "off")

@@ -1,4 +1,4 @@
-"""Small calls in C++: values and gradients are those of the Function in Python, bit for bit."""
+"""Calls in C++: values and gradients equal those of the Python Function bit for bit."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ CASES = [
 @pytest.mark.parametrize("shape", [(), (8,), (1,), (3, 5), (2, 1, 1031)])
 @pytest.mark.parametrize("case", range(len(CASES)))
 @pytest.mark.few(9)
-def test_bits_are_those_of_the_function(on, case, shape, dtype):
+def test_cpp_call_equals_the_python_function_bitwise(on, case, shape, dtype):
     formula, names = CASES[case]
     xs = [leaf(*shape, seed=i, dtype=dtype) for i in range(len(names))]
     ours, theirs = (make(formula, *xs) for make in (in_cpp, in_python))
@@ -43,7 +43,7 @@ def test_bits_are_those_of_the_function(on, case, shape, dtype):
 
 
 @pytest.mark.parametrize("needs", [(True, False), (False, True), (True, True)])
-def test_only_some_inputs_require_grad(on, needs):
+def test_gradients_only_for_inputs_that_require_grad(on, needs):
     xs = [leaf(7, seed=i, needs=n) for i, n in enumerate(needs)]
     ours, theirs = in_cpp(wave, *xs)(*xs), in_python(wave, *xs)(*xs)
     assert is_in_cpp(ours)
@@ -54,7 +54,7 @@ def test_only_some_inputs_require_grad(on, needs):
         assert same(*(grad(out, wanted, g, retain_graph=True) for out in (ours, theirs)))
 
 
-def test_layouts_other_than_row_major(on):
+def test_transposed_and_channels_last_layouts(on):
     for make in (lambda x: x.t(), lambda x: x.reshape(2, 3, 5, 4).to(memory_format=torch.channels_last)):
         x = make(leaf(6, 20, needs=False).detach()).requires_grad_()
         ours, theirs = in_cpp(gate, x)(x), in_python(gate, x)(x)
@@ -64,7 +64,7 @@ def test_layouts_other_than_row_major(on):
             assert same(*(grad(out, x, g, retain_graph=True) for out in (ours, theirs)))
 
 
-def test_numbers_are_part_of_what_is_computed(on):
+def test_scalar_arguments_are_part_of_the_key(on):
     x = leaf(5)
     op = in_cpp(scaled, x, 2.0)
     for scale in (2.0, 3.0, -0.0, 0.0, 2, True):
@@ -76,7 +76,7 @@ def test_numbers_are_part_of_what_is_computed(on):
     assert torch.equal(op(x, scale=2.0, mode="b"), op(x, 2.0))
 
 
-def test_cotangents_of_every_kind(on):
+def test_cotangents_of_every_layout_and_dtype(on):
     x = leaf(4, 6)
     op, python = in_cpp(gate, x), in_python(gate, x)
     gs = [
@@ -100,7 +100,7 @@ class Marked(torch.Tensor):
     """A subclass that changes nothing."""
 
 
-def test_subclasses(on):
+def test_tensor_subclasses_as_input_and_cotangent(on):
     x = leaf(3)
     op, python = in_cpp(gate, x), in_python(gate, x)
     g = torch.randn(3, dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_subclasses(on):
     assert type(op(Wrapper(x.detach()))) is Wrapper
 
 
-def test_an_output_without_a_cotangent(on):
+def test_output_without_a_cotangent(on):
     x, y = leaf(3), leaf(3, seed=1)
     for which in (0, 1):
         outs = [op(x, y)[which] for op in (in_cpp(both, x, y), in_python(both, x, y))]
@@ -122,7 +122,7 @@ def test_an_output_without_a_cotangent(on):
         assert same(*(grad(out.sum(), (x, y)) for out in outs))
 
 
-def test_derivatives_of_higher_order(on):
+def test_higher_order_derivatives_match_python(on):
     x, y, g = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
     results = []
     for op in (in_cpp(wave, x, y), in_python(wave, x, y)):
@@ -138,8 +138,8 @@ def test_derivatives_of_higher_order(on):
 @pytest.mark.parametrize("options", [{}, {"stable": False}])
 @pytest.mark.parametrize("formula", [gate, wave, torch.nn.functional.gelu])
 @pytest.mark.few(2)
-def test_a_gradient_that_autograd_records(on, monkeypatch, formula, options):
-    """It is a call in C++ as well, with the bits that it has in Python."""
+def test_gradients_with_create_graph_run_in_cpp(on, monkeypatch, formula, options):
+    """The backward is a C++ call too, bitwise equal to Python's."""
     xs = [leaf(3, 4, seed=i) for i in range(2 if formula is wave else 1)]
     directions = [leaf(3, 4, seed=4 + i, needs=False) for i in range(len(xs))]
     for needs in (True, False):
@@ -158,7 +158,7 @@ def test_a_gradient_that_autograd_records(on, monkeypatch, formula, options):
         assert all(map(torch.allclose, second, right))
 
 
-def test_a_batch_of_cotangents(on):
+def test_batched_cotangents_match_python(on):
     x = leaf(3)
     eye = torch.eye(3, dtype=torch.float64)
     outs = [op(x) for op in (in_cpp(gate, x), in_python(gate, x))]

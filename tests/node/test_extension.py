@@ -1,4 +1,4 @@
-"""A module in C++: compiled in the background, once, and not missed where it cannot be."""
+"""The C++ extension: compiled once, in the background; calls run in Python where it is missing."""
 
 import os
 import stat
@@ -44,8 +44,8 @@ NO_CHILDREN = """
 
 
 @pytest.mark.slow
-def test_it_is_compiled_in_the_background_once(on, tmp_path):
-    """By two processes at once, one of which has ended long before; a later one uses it from its second call on."""
+def test_extension_is_compiled_once_in_the_background(on, tmp_path):
+    """Two processes start the compilation and end before it; a later process uses it from its second call on."""
     environment = {"PULLBACK_CACHE_DIR": str(tmp_path), "PULLBACK_NODE": "on"}
     processes = [
         subprocess.Popen(
@@ -75,7 +75,7 @@ def test_it_is_compiled_in_the_background_once(on, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_can_be_turned_off(on, tmp_path):
+def test_extension_can_be_turned_off(on, tmp_path):
     environment = {"PULLBACK_CACHE_DIR": str(tmp_path), "PULLBACK_NODE": "off"}
     program = PROGRAM.format("op(x); op.compile(x); print(type(op(x).grad_fn).__name__)")
     assert run(program, **environment) == "_KernelsBackward\n"
@@ -92,7 +92,7 @@ def broken(tmp_path, monkeypatch):
     return Extension(source, "_broken")
 
 
-def test_what_does_not_compile_is_noted_and_not_tried_again(broken, monkeypatch):
+def test_failed_compilation_is_recorded_and_not_retried(broken, monkeypatch):
     try:
         build.require()
     except RunnerError as error:
@@ -104,7 +104,7 @@ def test_what_does_not_compile_is_noted_and_not_tried_again(broken, monkeypatch)
     assert not again.wait()
 
 
-def test_what_cannot_be_made_is_not_missed(broken, monkeypatch, tmp_path):
+def test_missing_headers_or_cache_do_not_raise(broken, monkeypatch, tmp_path):
     monkeypatch.setattr("pullback.node.extension._python_headers", lambda: tmp_path)
     assert not broken.wait()
     assert not caches.root().exists() or not list((caches.root() / "nodes").glob("making-*"))
@@ -117,7 +117,7 @@ def test_what_cannot_be_made_is_not_missed(broken, monkeypatch, tmp_path):
     assert not other.is_there()
 
 
-def test_a_folder_that_others_may_write_to_is_not_trusted(broken, monkeypatch):
+def test_world_writable_cache_folder_is_not_used(broken, monkeypatch):
     folder = caches.root() / "nodes"
     folder.mkdir(parents=True)
     folder.chmod(0o777)

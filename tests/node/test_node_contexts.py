@@ -1,4 +1,4 @@
-"""Small calls in C++: what is not a plain call of a known kind is left to Python."""
+"""Calls in C++ happen only in plain eager mode with a known key; all others run in Python."""
 
 import inspect
 import math
@@ -11,7 +11,7 @@ import pullback
 from tests.node._node import both, gate, in_cpp, in_python, is_in_cpp, leaf, wave
 
 
-def test_modes_see_the_ops_of_a_backward(on):
+def test_dispatch_modes_see_the_ops_of_a_backward(on):
     class Counting(torch.utils._python_dispatch.TorchDispatchMode):
         seen = 0
 
@@ -37,7 +37,7 @@ def helper(x):
     return x * 2
 
 
-def test_what_a_formula_reads_is_watched(on, monkeypatch):
+def test_changed_captures_are_noticed(on, monkeypatch):
     x = leaf(3)
 
     def reading(x):
@@ -60,7 +60,7 @@ def test_what_a_formula_reads_is_watched(on, monkeypatch):
             assert torch.allclose(grad(out.sum(), x)[0], grad(reading(x).sum(), x)[0])
 
 
-def test_a_closure_a_default_and_the_default_dtype_are_watched(on):
+def test_changed_closure_default_argument_and_default_dtype_are_noticed(on):
     x = leaf(3)
     factor = 2.0
 
@@ -85,7 +85,7 @@ def test_a_closure_a_default_and_the_default_dtype_are_watched(on):
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.0, -0.0), (1, 1.0), (1, True)])
-def test_a_keyword_default_that_is_equal_and_not_the_same_is_noticed(on, before, after):
+def test_change_to_an_equal_keyword_default_is_noticed(on, before, after):
     def formula(x, *, z=before):
         return torch.exp(x) * (1 / z if z and z is not True else 5.0 if z else math.copysign(1.0, z)) + isinstance(
             z, int
@@ -100,7 +100,7 @@ def test_a_keyword_default_that_is_equal_and_not_the_same_is_noticed(on, before,
             assert torch.equal(op(x), formula(x))
 
 
-def test_another_backend_and_new_forms_are_noticed(on):
+def test_changed_backend_forgotten_plans_and_new_rule_are_noticed(on):
     x = leaf(3, dtype=torch.float32)
     op = in_cpp(gate, x)
     with pullback.backend("eager"):
@@ -116,7 +116,7 @@ def test_another_backend_and_new_forms_are_noticed(on):
     assert torch.equal(grad(op(x).sum(), x)[0], torch.full((3,), 5.0))
 
 
-def test_other_kinds_of_call_are_left_to_python(on):
+def test_calls_with_other_keys_run_in_python(on):
     x = leaf(3, 4)
     op = in_cpp(gate, x)
     others = [
@@ -144,7 +144,7 @@ def test_other_kinds_of_call_are_left_to_python(on):
         op("text")
 
 
-def test_contexts_are_left_to_python(on):
+def test_modes_transforms_and_tracers_run_in_python(on):
     x = leaf(3)
     op = in_cpp(gate, x)
     for context in (torch.no_grad, torch.inference_mode):
@@ -181,14 +181,14 @@ def _second(f, x):
     return grad(first.sum(), x)[0]
 
 
-def test_compiled_by_dynamo_the_op_is_its_formula(on):
+def test_dynamo_compiles_the_formula(on):
     x = leaf(3)
     op = in_cpp(gate, x)
     compiled = torch.compile(lambda t: op(t) * 2, fullgraph=True, backend="aot_eager")
     assert torch.allclose(grad(compiled(x).sum(), x)[0], 2 * grad(gate(x).sum(), x)[0])
 
 
-def test_what_compiled_autograd_is_asked_for():
+def test_compiled_autograd_proxy_call_has_the_expected_signature():
     from torch._dynamo.compiled_autograd import AutogradCompilerInstance
 
     parameters = inspect.signature(AutogradCompilerInstance.proxy_call).parameters
@@ -196,7 +196,7 @@ def test_what_compiled_autograd_is_asked_for():
 
 
 @pytest.mark.parametrize("fullgraph", [True, False])
-def test_compiled_autograd_takes_a_graph_that_was_made_before(on, fullgraph):
+def test_compiled_autograd_runs_a_graph_with_cpp_nodes(on, fullgraph):
     from torch._dynamo import compiled_autograd
 
     x, y = leaf(3), leaf(3, seed=1)
@@ -213,7 +213,7 @@ def test_compiled_autograd_takes_a_graph_that_was_made_before(on, fullgraph):
         assert all(torch.allclose(t.grad, g) for t, g in zip(live, grad((right * 2).sum(), (x, y)), strict=True))
 
 
-def test_what_a_formula_reads_has_changed_before_the_second_derivative(on, monkeypatch):
+def test_capture_changed_before_double_backward_raises(on, monkeypatch):
     x = leaf(3)
     out = in_cpp(lambda x: torch.exp(x * FACTOR), x)(x)
     monkeypatch.setitem(globals(), "FACTOR", 3.0)

@@ -1,4 +1,4 @@
-"""Small calls in C++: their node in the graph is one like any other."""
+"""The autograd node of a call in C++ behaves like any other node."""
 
 import copy
 import gc
@@ -16,7 +16,7 @@ import pullback
 from tests.node._node import gate, in_cpp, in_python, is_in_cpp, leaf, same, wave
 
 
-def test_it_is_a_node_of_the_graph(on):
+def test_cpp_node_is_an_autograd_node(on):
     x = leaf(3)
     out = in_cpp(gate, x)(x)
     assert isinstance(out.grad_fn, torch.autograd.graph.Node)
@@ -25,10 +25,10 @@ def test_it_is_a_node_of_the_graph(on):
     assert not isinstance(x, torch.autograd.graph.Node)
 
 
-def test_a_chain_of_many(on):
+def test_chain_of_50000_nodes(on):
     x = leaf(2)
     op = in_cpp(gate, x)
-    for _ in range(2):  # the second is let go without a backward
+    for _ in range(2):  # the second graph is freed without a backward
         out = x
         for _ in range(50_000):
             out = op(out)
@@ -37,7 +37,7 @@ def test_a_chain_of_many(on):
     assert torch.isfinite(x.grad).all()
 
 
-def test_a_tensor_that_was_written_to_is_an_error(on):
+def test_input_modified_before_backward_raises(on):
     x, y = leaf(3), leaf(3, seed=1)
     out = in_cpp(wave, x, y)(x, y)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_a_tensor_that_was_written_to_is_an_error(on):
         out.sum().backward()
 
 
-def test_a_graph_is_freed_by_its_backward(on):
+def test_backward_frees_the_graph(on):
     x = leaf(3)
     out = in_cpp(gate, x)(x).sum()
     first = grad(out, x, retain_graph=True)
@@ -55,7 +55,7 @@ def test_a_graph_is_freed_by_its_backward(on):
         grad(out, x)
 
 
-def test_inputs_are_let_go_after_the_backward(on):
+def test_backward_frees_the_inputs(on):
     x = leaf(3)
     op = in_cpp(gate, x)
     middle = x * 2
@@ -67,7 +67,7 @@ def test_inputs_are_let_go_after_the_backward(on):
     assert gone() is None
 
 
-def test_hooks_on_saved_tensors(on):
+def test_saved_tensor_hooks_are_called(on):
     x, y = leaf(3), leaf(3, seed=1)
     expected = grad(in_python(wave, x, y)(x, y).sum(), (x, y))
     op = in_cpp(wave, x, y)
@@ -91,7 +91,7 @@ def test_hooks_on_saved_tensors(on):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints(on, reentrant):
+def test_checkpoint_recomputes_the_op(on, reentrant):
     x = leaf(3)
     op = pullback.function(gate)
     for _ in range(3):  # the first forward is in Python, what follows is not
@@ -100,7 +100,7 @@ def test_checkpoints(on, reentrant):
         assert torch.allclose(x.grad, grad(gate(gate(x)).sum(), x)[0])
 
 
-def test_hooks_and_retained_gradients(on):
+def test_tensor_and_node_hooks_and_retain_grad(on):
     x = leaf(3)
     op = in_cpp(gate, x)
     results = []
@@ -120,7 +120,7 @@ def test_hooks_and_retained_gradients(on):
     assert same(*results)
 
 
-def test_writing_to_an_output_or_a_view_of_it(on):
+def test_in_place_writes_to_an_output_or_its_view(on):
     x = leaf(3, 4)
     op = in_cpp(gate, x)
     results = []
@@ -133,7 +133,7 @@ def test_writing_to_an_output_or_a_view_of_it(on):
     assert same(*results)
 
 
-def test_an_output_is_copied_and_kept_as_any(on):
+def test_output_can_be_copied_pickled_and_saved(on):
     x = leaf(3)
     out = in_cpp(gate, x)(x)
     with pytest.raises(RuntimeError, match="deepcopy"):
@@ -148,7 +148,7 @@ def test_an_output_is_copied_and_kept_as_any(on):
     assert not out._is_view()
 
 
-def test_the_profiler_and_a_printed_tensor_name_the_op(on):
+def test_profiler_and_repr_name_the_op(on):
     x = leaf(3)
     op = in_cpp(gate, x)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -159,7 +159,7 @@ def test_the_profiler_and_a_printed_tensor_name_the_op(on):
     assert "grad_fn=<gateBackward>" in repr(out)
 
 
-def test_threads(on):
+def test_calls_and_backwards_from_several_threads(on):
     x, y = leaf(2000), leaf(2000, seed=1)
     op = in_cpp(wave, x, y)
     expected = grad(in_python(wave, x, y)(x, y).sum(), (x, y))
@@ -180,7 +180,7 @@ def test_threads(on):
     assert not wrong
 
 
-def test_nothing_is_kept(on):
+def test_calls_leak_no_memory(on):
     def resident():
         with open("/proc/self/statm") as file:  # noqa: PTH123
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -206,7 +206,7 @@ def test_nothing_is_kept(on):
     assert len(gc.get_objects()) - objects < 50
 
 
-def test_an_op_that_goes_takes_its_table_along(on):
+def test_freed_op_frees_its_table(on):
     x = leaf(3)
 
     def made():

@@ -1,4 +1,4 @@
-"""A gradient in the memory of its cotangent: only where nobody else holds that."""
+"""The gradient reuses the memory of the cotangent only if nothing else refers to it."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def expected(x, g):
 
 
 def weighted(y, w):
-    """Have a cotangent that the engine alone holds: w."""
+    """A loss whose cotangent of y is w, held by the autograd engine alone."""
     return (y * w).sum()
 
 
@@ -32,7 +32,7 @@ def allocated(step):
     return node.cpu_memory_usage
 
 
-def test_the_gradient_takes_the_memory_of_the_cotangent(op):
+def test_gradient_reuses_the_memory_of_the_cotangent(op):
     x, w = leaf(N), leaf(N, seed=1, needs=False)
     y = op(x)
     assert is_in_cpp(y)
@@ -44,7 +44,7 @@ def test_the_gradient_takes_the_memory_of_the_cotangent(op):
         torch.testing.assert_close(g, expected(x, w))
 
 
-def test_each_of_two_gradients_has_memory_of_its_own(on):
+def test_two_gradients_do_not_share_memory(on):
     x, y, w = leaf(N), leaf(N, seed=1), leaf(N, seed=2, needs=False)
     a, b = grad(weighted(in_cpp(wave, x, y)(x, y), w), [x, y])
     assert a.data_ptr() != b.data_ptr()
@@ -134,7 +134,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
-def test_a_cotangent_that_is_held_stays(op, way):
+def test_cotangent_referenced_elsewhere_is_not_overwritten(op, way):
     x, w, held = leaf(N), leaf(N, seed=1, needs=False), []
     g = way(op, x, w, held)
     assert torch.equal(held[0].detach(), w)
@@ -142,7 +142,7 @@ def test_a_cotangent_that_is_held_stays(op, way):
     torch.testing.assert_close(g, expected(x, w))
 
 
-def test_an_input_for_a_cotangent(op):
+def test_input_as_cotangent_is_not_overwritten(op):
     x = leaf(N)
     before = x.detach().clone()
     (g,) = grad(op(x), x, x.detach())
@@ -150,15 +150,15 @@ def test_an_input_for_a_cotangent(op):
     torch.testing.assert_close(g, expected(x, before))
 
 
-def test_steps_that_keep_the_graph_agree(op):
+def test_backward_passes_over_a_retained_graph_agree(op):
     x, w = leaf(N), leaf(N, seed=1, needs=False)
     loss = weighted(op(x), w)
     for _ in range(3):
         torch.testing.assert_close(grad(loss, x, retain_graph=True)[0], expected(x, w))
 
 
-def test_memory_of_numpy_is_not_written_to(op):
-    """Not even where nothing in PyTorch refers to it any more."""
+def test_numpy_memory_is_not_overwritten(op):
+    """Even if no tensor refers to it any more."""
     x, array = leaf(N), np.ones(N)
     y = op(x)
     y.register_hook(lambda g: torch.from_numpy(array))

@@ -1,4 +1,4 @@
-"""Every op has every column, or says why not; and no other table of the library lists ops that a record is for."""
+"""Completeness of the registry: each record fills every column or gives a reason, and columns are consistent."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_names_are_unique():
     assert sum(len(op.aten) for op in every) == len(BY_ATEN)
 
 
-def test_names_of_aten_are_aten_s():
+def test_aten_names_and_lowered_overloads_exist():
     unknown = {name for name in BY_ATEN if not hasattr(aten, name)}
     assert not unknown
     lowered = {(n, o) for op in ALL.values() if op.lowering for n in op.aten for o in op.lowering.overloads}
@@ -48,7 +48,7 @@ _HIGHER = {"i1e"}
 """Ops whose second derivative jumps."""
 
 
-def test_a_kink_is_where_an_op_is_not_smooth():
+def test_non_smooth_ops_have_kinks():
     readable = {name for name, op in ALL.items() if op.is_readable}
     kinks = {name for name in readable if ALL[name].kink}
     not_smooth = {name for name in readable if ALL[name].continuity is not Continuity.SMOOTH}
@@ -66,11 +66,11 @@ def test_steps_are_constant_between_jumps(name):
 
 
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.rounding is not Rounding.FREE and op.partials])
-def test_what_has_one_result_is_the_nearest_number(name):
+def test_reproducible_ops_round_to_nearest(name):
     points = torch.rand(OPS[name].arity, 500, generator=torch.Generator().manual_seed(0)) * 8 - 4
     exact = OPS[name].value(*points.double())  # a product or sum of float32 is one of float64, or next to it
     assert torch.equal(OPS[name].value(*points), exact.float())
 
 
-def test_a_term_op_is_one_kind_of_record():
+def test_term_ops_are_the_records_in_ops():
     assert {name for name, op in ALL.items() if isinstance(op, TermOp)} == set(OPS)

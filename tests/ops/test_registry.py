@@ -1,4 +1,4 @@
-"""The registry of ops: every kernel against the exact value, and what balls do for lack of precision."""
+"""The registry of ops: every kernel against the exact value, and balls that are too wide to decide."""
 
 import flint
 import numpy as np
@@ -34,7 +34,7 @@ ULPS["trigamma"] = 2**23  # PyTorch's series is one for float32
 
 
 @pytest.mark.parametrize("op", sorted(OPS.keys() - CONDITIONS - {"where"}))
-def test_kernel_is_near_the_exact_value(op):
+def test_kernel_is_within_ulps_of_the_exact_value(op):
     names = "ab"[: OPS[op].arity]
     low, high = RANGES.get(op, (-4.0, 4.0))
     points = np.random.default_rng(0).uniform(low, high, (len(names), 200))
@@ -45,7 +45,7 @@ def test_kernel_is_near_the_exact_value(op):
 
 
 @pytest.mark.parametrize("op", sorted(CONDITIONS - {"logical_and", "logical_or", "logical_not"}))
-def test_comparison_is_that_of_the_kernel(op):
+def test_exact_comparison_matches_the_kernel(op):
     a, b = np.array([1.0, 2.0, 2.0]), np.array([2.0, 1.0, 2.0])
     (truth,) = exact([Term(op, (var("a"), var("b")))], {"a": a, "b": b})
     assert truth.high.tolist() == OPS[op].value(torch.from_numpy(a), torch.from_numpy(b)).double().tolist()
@@ -61,7 +61,7 @@ def test_three_valued_logic(a, b):
     assert comparison.negated(a) is (None if a is None else not a)
 
 
-def test_overlapping_balls_are_not_compared():
+def test_comparison_of_overlapping_balls_is_unknown():
     wide, one = flint.arb(1, 0.5), flint.arb(1)
     assert all(OPS[op].ball(wide, one) is None for op in ("gt", "ge", "lt", "le", "eq", "ne"))
     assert selection.where_ball(None, flint.arb(1), flint.arb(2)).contains(flint.arb(1.5))
@@ -73,12 +73,12 @@ def test_overflow_is_not_undefined(op):
 
 
 @pytest.mark.parametrize("op", ["lgamma", "digamma", "trigamma"])
-def test_pole_is_undefined_and_a_ball_around_it_unknown(op):
+def test_ball_at_a_pole_is_nan_and_around_it_unknown(op):
     assert OPS[op].ball(flint.arb(-2)).is_nan()
     assert not OPS[op].ball(flint.arb(-2, 1e-20)).is_nan()
 
 
-def test_power_of_what_may_be_an_integer_is_unknown():
+def test_power_with_an_exponent_ball_around_an_integer_is_unknown():
     assert powers.power_ball(flint.arb(-2), flint.arb(3)) == -8
     assert powers.power_ball(flint.arb(-2), flint.arb(2.5)).is_nan()
     assert not powers.power_ball(flint.arb(-2), flint.arb(2, 1e-20)).is_nan()

@@ -1,4 +1,4 @@
-"""A tensor that a formula reads beside its arguments gets no gradient from a rule: it is refused where it needs one."""
+"""Captured tensors of a ruled op get no gradient from its rule: the call raises if they need one."""
 
 import pytest
 import torch
@@ -33,19 +33,19 @@ def w(requires_grad=True):
 @pytest.mark.parametrize("by", ["vjp", "jvp"])
 @pytest.mark.parametrize("residuals", [False, True])
 @pytest.mark.parametrize("moves", [False, True], ids=["a constant argument", "an argument that requires grad"])
-def test_a_leaf_is_refused_by_name(moves, residuals, by):
+def test_captured_leaf_raises_by_name(moves, residuals, by):
     with pytest.raises(DerivativeError, match=rf"scaled depends on a tensor of shape \(3,\) \(w\) .*{REFUSED}"):
         reading(w(), residuals, by)(x(moves))
 
 
-def test_a_parameter_of_a_module_is_refused():
+def test_captured_module_parameter_raises():
     linear = torch.nn.Linear(3, 2)
     op = pullback.function(lambda x: linear(x)).vjp(lambda g, out, x: g @ linear.weight.detach())
     with pytest.raises(DerivativeError, match=rf"depends on a tensor of shape \((2, 3|2,)\) .*{REFUSED}"):
         op(x())
 
 
-def test_what_was_computed_is_refused():
+def test_captured_intermediate_raises():
     with pytest.raises(DerivativeError, match=REFUSED):
         reading(w() * 2)(x())
 
@@ -64,23 +64,23 @@ def test_what_was_computed_is_refused():
         lambda: torch.func.vmap(lambda x: reading(w())(x))(torch.ones(2, 3)),
     ],
 )
-def test_transforms_refuse_it(transformed):
+def test_captured_tensor_raises_under_transforms(transformed):
     with pytest.raises(DerivativeError, match=REFUSED):
         transformed()
 
 
-def test_a_dual_level_refuses_it():
+def test_captured_dual_tensor_raises():
     with forward_ad.dual_level(), pytest.raises(DerivativeError, match=REFUSED):
         reading(forward_ad.make_dual(w(False), torch.ones(3)))(x(False))
 
 
-def test_a_dual_level_refuses_it_in_a_batch():
+def test_captured_dual_tensor_raises_under_vmap():
     with forward_ad.dual_level(), pytest.raises(DerivativeError, match=REFUSED):
         torch.vmap(reading(forward_ad.make_dual(w(False), torch.ones(3))))(torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("by", ["vjp", "jvp"])
-def test_a_constant_is_read(by):
+def test_captured_constant_is_allowed(by):
     op = reading(w(False), by=by)
     (gradient,) = torch.autograd.grad(op(leaf := x()).sum(), leaf)
     assert torch.equal(gradient, w(False))
@@ -91,7 +91,7 @@ def test_a_constant_is_read(by):
         assert torch.equal(forward_ad.unpack_dual(dual).tangent, w(False))
 
 
-def test_what_is_detached_is_read():
+def test_captured_detached_tensor_is_allowed():
     at = w()
     op = pullback.function(lambda x: x * at.detach() + at.data).vjp(lambda g, out, x: g * at.detach())
     (gradient,) = torch.autograd.grad(op(leaf := x()).sum(), leaf)
@@ -99,7 +99,7 @@ def test_what_is_detached_is_read():
     assert torch.equal(torch.func.grad(lambda x: op(x).sum())(x(False)), at.detach())
 
 
-def test_nothing_is_refused_without_derivatives():
+def test_captured_tensor_is_allowed_without_grad():
     op = reading(w())
     with torch.no_grad():
         assert torch.equal(op(x()), w(False))
@@ -108,7 +108,7 @@ def test_nothing_is_refused_without_derivatives():
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_call_is_refused_too(backend):
+def test_captured_tensor_raises_under_compile(backend):
     op = reading(w())
     with pytest.raises(Exception, match=REFUSED):
         torch.compile(lambda x: op(x), backend=backend, fullgraph=True)(x())
@@ -130,13 +130,13 @@ def filled(x):
 
 
 @pytest.mark.parametrize("formula", [multiplied, put, filled])
-def test_a_compiled_formula_that_writes_to_an_input_is_refused(formula):
+def test_compiled_formula_that_writes_to_an_input_raises(formula):
     op = pullback.function(formula).vjp(lambda g, out, x: g * 3)
     with pytest.raises(Exception, match="writes in place to an input"):
         torch.compile(lambda x: op(x * 1), backend="eager", fullgraph=True)(x())
 
 
-def test_a_formula_is_looked_at_without_a_draw_and_without_a_write():
+def test_capture_check_neither_draws_nor_writes():
     scale, seen = torch.full((3,), 2.0), torch.zeros(3)
 
     def formula(x):
@@ -151,7 +151,7 @@ def test_a_formula_is_looked_at_without_a_draw_and_without_a_write():
     assert all(map(torch.equal, *results))
 
 
-def test_what_is_kept_of_it_holds_no_graph():
+def test_residual_of_a_captured_tensor_has_no_grad_fn():
     at = w()
 
     @pullback.function(residuals=True)
@@ -173,7 +173,7 @@ def test_what_is_kept_of_it_holds_no_graph():
     ],
     ids=["a module", "a function", "a list", "an attribute"],
 )
-def test_what_an_argument_leads_to_is_refused(of, argument):
+def test_parameter_reached_through_an_argument_raises(of, argument):
     layer = torch.nn.Linear(3, 3)
     op = pullback.function(of).vjp(lambda g, out, m, x: (None, g @ layer.weight.detach()))
     with pytest.raises(DerivativeError, match=REFUSED):
@@ -181,7 +181,7 @@ def test_what_an_argument_leads_to_is_refused(of, argument):
 
 
 class Tracking(torch.nn.Module):
-    """Its op reads a parameter, for a buffer alone: what a Function may do."""
+    """A module whose op reads a parameter only to update a buffer, as a Function may."""
 
     def __init__(self):
         super().__init__()
@@ -199,7 +199,7 @@ class Tracking(torch.nn.Module):
     act.vjp(lambda g, out, module, x: (None, g))
 
 
-def test_what_a_formula_notes_of_a_parameter_carries_no_graph():
+def test_buffer_updated_from_a_parameter_has_no_grad_fn():
     module = Tracking()
     for _ in range(2):
         (gradient,) = torch.autograd.grad((module.act(x() * module.w) * module.mean).sum(), module.w)
@@ -208,7 +208,7 @@ def test_what_a_formula_notes_of_a_parameter_carries_no_graph():
         assert not module.scratch.requires_grad
 
 
-def test_what_a_formula_differentiates_itself_is_its_own():
+def test_formula_may_differentiate_internally():
     def force(x):
         return torch.func.grad(lambda z: (z**4).sum())(x)
 
@@ -230,7 +230,7 @@ def test_what_a_formula_differentiates_itself_is_its_own():
     assert torch.equal(torch.func.grad(lambda x: op(x).sum())(at), 12 * at**2)
 
 
-def test_what_a_tensor_is_like_may_be_read():
+def test_metadata_of_a_captured_tensor_may_be_read():
     def like(w):
         def formula(x):
             y = x.to(w.dtype) + torch.zeros(w.shape, dtype=w.dtype) + torch.ones_like(w) + x.to(w).expand_as(w)
@@ -242,7 +242,7 @@ def test_what_a_tensor_is_like_may_be_read():
     assert torch.equal(torch.func.grad(lambda w: like(w)(x(False)).sum())(w(False)), torch.zeros(3))
 
 
-def test_an_input_that_is_differentiated_must_not_be_written_to():
+def test_write_to_a_differentiated_input_raises():
     op = pullback.function(lambda x: x.mul_(2))
     op.vjp(lambda g, out, x: 2 * g)
     x = torch.ones(2, requires_grad=True)
@@ -252,7 +252,7 @@ def test_an_input_that_is_differentiated_must_not_be_written_to():
     assert op(torch.ones(2)).tolist() == [2, 2]
 
 
-def test_nor_under_transforms_where_what_is_not_differentiated_may_be():
+def test_write_to_a_differentiated_input_raises_under_transforms():
     def counting(x, n):
         n += 1
         return 2 * x

@@ -1,4 +1,4 @@
-"""Ruled ops under Dynamo: every form of rule that it takes, and how it refuses the others."""
+"""Ruled ops under Dynamo: supported rules, and errors for the others."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def gradients(function, *inputs):
     return torch.autograd.grad(sum(live), [x for x in inputs if x.requires_grad])
 
 
-def test_a_jvp_alone_is_transposed():
+def test_jvp_without_a_vjp_is_transposed():
     @pullback.function
     def product(x, y, flag=None, mode="a"):
         return x * y, x > y
@@ -39,13 +39,13 @@ def test_a_jvp_alone_is_transposed():
     assert torch.equal(gradients(lambda x, y: product(x, y), leaf(), X + 1)[0], 5 * (X + 1))
 
 
-def test_a_jvp_that_is_not_linear_is_refused():
+def test_nonlinear_jvp_raises():
     op = pullback.function(lambda x: x.clone()).jvp(lambda t, out, x: t[0].clamp(-1, 1))
     with pytest.raises(Exception, match="cannot be shown to be linear in the tangents"):
         gradients(lambda x: op(x * 2), leaf())
 
 
-def test_residuals_needs_and_keywords():
+def test_rule_with_residuals_needs_and_keywords():
     @pullback.function(residuals=True)
     def scaled(x, power=2.0):
         return x * power, (x * x, x)
@@ -71,7 +71,7 @@ def test_complex_outputs_are_differentiable():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # Dynamo itself looks at it
-def test_a_graph_break_leaves_the_rule_whole():
+def test_rule_is_kept_across_a_graph_break():
     @pullback.function
     def of_a_list(parts):
         return parts[0] + parts[1]
@@ -116,15 +116,15 @@ def refusing(formula, rule):
     ],
     ids=["container in", "dict out", "number", "shape", "gradient for a number"],
 )
-def test_what_dynamo_cannot_keep_is_refused(formula, rule, call, match):
+def test_unsupported_rule_raises_under_dynamo(formula, rule, call, match):
     op = refusing(formula, rule)
     with pytest.raises(torch._dynamo.exc.Unsupported, match=match):
         gradients(lambda x, y: call(op, x, y), leaf(), leaf())
 
 
 @pytest.mark.slow
-def test_an_output_of_an_op_with_a_jvp_that_is_not_used_has_no_cotangent():
-    """Its slope is infinite at 0, and so 0 times that is NaN."""
+def test_unused_output_of_a_jvp_rule_has_no_cotangent():
+    """Its derivative is infinite at 0, so that a zero cotangent would give NaN."""
 
     @pullback.function(residuals=True)
     def op(x, y, power=2):
@@ -148,8 +148,8 @@ def test_an_output_of_an_op_with_a_jvp_that_is_not_used_has_no_cotangent():
 
 @pytest.mark.parametrize("count", range(1, 7))
 @pytest.mark.parametrize("by", ["vjp", "jvp"])
-def test_nothing_requires_grad(by, count):
-    """Dynamo calls the forward without `ctx` where it has as many parameters as arguments."""
+def test_compiled_rule_with_inputs_that_do_not_require_grad(by, count):
+    """Dynamo omits `ctx` if the forward has as many parameters as arguments."""
     op = pullback.function(lambda *xs: sum(xs) * 2)
     if by == "vjp":
         op.vjp(lambda g, out, *xs: tuple([g] * len(xs)), linear=True)
@@ -170,7 +170,7 @@ def test_nothing_requires_grad(by, count):
     ],
     ids=["grad", "vmap of grad", "jvp", "jvp of grad"],
 )
-def test_a_transform_at_which_the_graph_breaks_keeps_the_rule(transform, expected, backend):
+def test_rule_is_kept_by_a_transform_with_a_graph_break(transform, expected, backend):
     op = pullback.function(lambda x: x * 1).vjp(lambda g, out, x: g * 3 * x**2)
     x = torch.full((3,), 2.0)
     try:

@@ -1,4 +1,4 @@
-"""One call of an op with a rule: which Function carries it, and what it saves."""
+"""The Functions of a ruled op: which one a call uses, and what it saves."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def saved_by(function, *args):
     return kept
 
 
-def test_plain_eager_mode_and_transforms_have_functions_of_their_own():
+def test_eager_mode_and_transforms_use_separate_functions():
     assert type(flipped(leaf(), X)[0].grad_fn).__name__ == "_EagerBackward"
     names = []
     grad(lambda x: names.append(type(flipped(x, X)[0].grad_fn).__name__) or flipped(x, X)[0].sum())(X)
@@ -40,13 +40,13 @@ def test_plain_eager_mode_and_transforms_have_functions_of_their_own():
         assert type(flipped(leaf(), X)[0].grad_fn).__name__ == "_TransformableBackward"
 
 
-def test_where_no_gradient_is_asked_for_there_is_no_node():
+def test_call_without_grad_has_no_grad_fn():
     assert flipped(X, X)[0].grad_fn is None
     with torch.no_grad():
         assert flipped(leaf(), X)[0].grad_fn is None
 
 
-def test_an_output_that_is_an_input_has_the_rule_and_integers_have_none():
+def test_returned_input_gets_the_rules_gradient_and_integers_none():
     @pullback.function
     def same(x):
         return x, x.to(torch.int64)
@@ -62,7 +62,7 @@ def test_an_output_that_is_an_input_has_the_rule_and_integers_have_none():
     assert torch.autograd.grad(out.sum(), x)[0].tolist() == [5, 5]
 
 
-def test_what_the_rule_never_reads_is_not_saved():
+def test_inputs_unused_by_the_rule_are_not_saved():
     assert saved_by(flipped, leaf(), X) == []
 
     @pullback.function
@@ -77,7 +77,7 @@ def test_what_the_rule_never_reads_is_not_saved():
 
 
 @pytest.mark.parametrize("transform", [lambda f: grad(lambda t: f(t).sum()), vmap], ids=["grad", "vmap"])
-def test_export_under_a_transform_is_refused(transform):
+def test_export_of_a_transform_raises(transform):
     class Module(torch.nn.Module):
         def forward(self, x):
             return transform(lambda t: flipped(t * 1, t)[0])(x)
@@ -86,7 +86,7 @@ def test_export_under_a_transform_is_refused(transform):
         torch.export.export(Module(), (X,), strict=False)
 
 
-def test_defaults_that_are_replaced_are_those_of_the_next_call():
+def test_replaced_defaults_apply_to_the_next_call():
     def scaled(x, factor=2.0):
         return x * factor
 
@@ -119,7 +119,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("returned", RETURNED)
-def test_a_write_to_the_result_does_not_reach_the_input(returned, world):
+def test_write_to_the_result_does_not_change_the_input(returned, world):
     @pullback.function
     def reversing(x):
         return RETURNED[returned](x)

@@ -1,4 +1,4 @@
-"""Residuals of ruled ops: saved for the first derivative, computed again where a second is asked for."""
+"""Residuals of ruled ops: saved for the first derivative, recomputed for the second."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ EXPECTED = 2 * X.exp()
 
 
 @pytest.mark.parametrize("op", [by_vjp, by_jvp])
-def test_every_order_sees_how_residuals_depend_on_the_inputs(op):
+def test_every_order_differentiates_through_residuals(op):
     def total(x):
         return op(x).sum()
 
@@ -56,7 +56,7 @@ def test_every_order_sees_how_residuals_depend_on_the_inputs(op):
 
 
 @pytest.mark.parametrize("op", [opaque, random])
-def test_residuals_that_autograd_cannot_follow_have_no_second_derivative(op):
+def test_opaque_residuals_raise_in_second_order(op):
     torch.manual_seed(0)
     x = X.clone().requires_grad_()
     out = op(x)
@@ -68,7 +68,7 @@ def test_residuals_that_autograd_cannot_follow_have_no_second_derivative(op):
         jacrev(jacrev(lambda t: op(t).sum()))(X)
 
 
-def test_residuals_that_autograd_cannot_follow_have_a_first_derivative_under_transforms():
+def test_opaque_residuals_have_first_derivatives_under_transforms():
     torch.manual_seed(0)
     mask = torch.rand_like(X)
     for transform in (grad(lambda x: random(x).sum()), lambda x: jvp(random, (x,), (torch.ones_like(x),))[1]):
@@ -76,7 +76,7 @@ def test_residuals_that_autograd_cannot_follow_have_a_first_derivative_under_tra
         assert torch.equal(transform(X), mask)
 
 
-def test_tangents_of_a_gradient_see_residuals_also_without_create_graph():
+def test_forward_over_reverse_differentiates_residuals_without_create_graph():
     with torch.autograd.forward_ad.dual_level():
         x = torch.autograd.forward_ad.make_dual(X.clone().requires_grad_(), torch.ones_like(X))
         (first,) = torch.autograd.grad(by_vjp(x).sum(), x)
@@ -133,7 +133,7 @@ SECOND = {
 
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize("how", HIDING)
-def test_what_a_residual_hides_is_no_constant(how, second):
+def test_hidden_dependence_of_a_residual_raises_in_second_order(how, second):
     formula, rule = HIDING[how]
     op = pullback.function(residuals=True)(formula)
     op.vjp(linear=True)(rule)
@@ -147,7 +147,7 @@ def test_what_a_residual_hides_is_no_constant(how, second):
 
 
 @pytest.mark.parametrize("second", ["twice", "grad of grad", "hessian", "jacfwd of jacfwd", "backward of a transform"])
-def test_residuals_beside_what_is_no_tensor(second):
+def test_residuals_may_contain_non_tensors(second):
     op = pullback.function(residuals=True)(lambda x: (x * x, (2 * x, x.dtype, x.shape, x.argmax(), 3)))
     op.vjp(lambda g, out, s, x: g * s[0])
     x = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
@@ -157,7 +157,7 @@ def test_residuals_beside_what_is_no_tensor(second):
     torch.testing.assert_close(found, 2 * square.cos() - 4 * square * square.sin())
 
 
-def test_a_residual_of_an_input_without_grad_is_a_constant():
+def test_residual_of_an_input_without_grad_is_constant():
     op = pullback.function(residuals=True)(lambda a, b: (a.exp() * b, a.exp()))
     op.vjp(lambda g, out, s, a, b: (g * out, g * s))
     a, b, g = torch.tensor([0.3, -2.0, 5.0], dtype=torch.float64), torch.ones(3, dtype=torch.float64), torch.ones(3)
@@ -168,7 +168,7 @@ def test_a_residual_of_an_input_without_grad_is_a_constant():
     assert torch.autograd.grad(first.sum(), b, allow_unused=True) == (None,)
 
 
-def test_a_gradient_that_is_kept_is_copied():
+def test_saved_tensor_returned_as_gradient_is_copied():
     op = pullback.function(residuals=True)(lambda x: (0.5 * (x**2).sum(), x.detach()))
     op.vjp(lambda g, out, s, x: s.view_as(x))
     x = torch.ones(3, requires_grad=True)

@@ -1,4 +1,4 @@
-"""How a rule is called, what it may return, and what an error says where it returns something else."""
+"""The call of a rule: its arguments, and the checks of its result."""
 
 import pytest
 import torch
@@ -35,18 +35,18 @@ def with_vjp(rule, formula=lambda x, y: x * y, **options):
         (lambda g, out, x, y: (g, g), "a gradient for `y`, where 2.0 is no tensor: return None"),
     ],
 )
-def test_what_a_vjp_returns_is_checked(rule, match):
+def test_invalid_vjp_result_raises(rule, match):
     with pytest.raises(pullback.DerivativeError, match=match):
         with_vjp(rule)(leaf(), 2.0).sum().backward()
 
 
-def test_a_gradient_too_many_for_one_input():
+def test_too_many_gradients_raise():
     op = pullback.function(lambda x: x.clone()).vjp(lambda g, out, x: (g, None))
     with pytest.raises(pullback.DerivativeError, match="returned 2 gradients for 1 input"):
         op(leaf()).sum().backward()
 
 
-def test_an_integer_input_has_no_gradient():
+def test_gradient_for_an_integer_input_raises():
     op = with_vjp(lambda g, out, x, y: (g, g.to(torch.int64)))
     with pytest.raises(pullback.DerivativeError, match=r"for `y`, which holds torch\.int64"):
         op(leaf(), torch.tensor([1, 2, 3])).sum().backward()
@@ -60,7 +60,7 @@ def test_an_integer_input_has_no_gradient():
         (lambda ts, out, x: ts[0].float(), r"torch.float32 for an output of shape \(3,\), torch.float64"),
     ],
 )
-def test_what_a_jvp_returns_is_checked(rule, match):
+def test_invalid_jvp_result_raises(rule, match):
     @pullback.function
     def identity(x):
         return x.clone()
@@ -70,7 +70,7 @@ def test_what_a_jvp_returns_is_checked(rule, match):
         torch.func.jvp(identity, (X,), (X,))
 
 
-def test_residuals_come_as_the_formula_returned_them():
+def test_residuals_keep_their_structure():
     def rule(g, out, saved, x, y):
         assert list(saved) == ["two", "name"]
         assert saved["name"] == "n"
@@ -81,13 +81,13 @@ def test_residuals_come_as_the_formula_returned_them():
     assert torch.equal(torch.autograd.grad(op(x, 3.0).sum(), x)[0], 2 * X)
 
 
-def test_residuals_must_be_returned():
+def test_formula_without_residuals_raises():
     op = with_vjp(lambda g, out, saved, x, y: (g, None), residuals=True)
     with pytest.raises(pullback.DerivativeError, match=r"its formula returns \(out, saved\)"):
         op(leaf(), 2.0)
 
 
-def test_needs_says_which_inputs_want_a_gradient():
+def test_needs_is_the_needs_input_grad_mask():
     seen = []
 
     def rule(g, out, x, y, *, needs):
@@ -101,7 +101,7 @@ def test_needs_says_which_inputs_want_a_gradient():
     assert seen == [(True, False), (False, True), (True, True), (True, False)]
 
 
-def test_a_number_has_no_tangent_and_no_cotangent():
+def test_numbers_have_no_tangent_and_no_cotangent():
     seen = []
     op = pullback.function(lambda x, scale, flag: (x * scale, 2.0, {"n": 3}))
 
@@ -126,7 +126,7 @@ def test_a_number_has_no_tangent_and_no_cotangent():
     assert seen[-1] == (None, (True, False))
 
 
-def test_containers_go_in_and_out():
+def test_containers_as_arguments_and_results():
     @pullback.function
     def pair(parts, mode, flag=None):
         assert mode == "sum"
@@ -165,7 +165,7 @@ def test_complex_cotangents_follow_pytorchs_convention():
     assert torch.autograd.gradgradcheck(square, z)
 
 
-def test_an_unused_output_gives_a_zero_cotangent():
+def test_unused_output_has_a_zero_cotangent():
     @pullback.function
     def both(x):
         return x.clone(), 2 * x
@@ -179,7 +179,7 @@ def test_an_unused_output_gives_a_zero_cotangent():
     assert torch.equal(torch.func.grad(lambda x: both(x)[0].sum())(X), torch.full_like(X, 5))
 
 
-def test_an_op_without_its_rule_asks_for_it():
+def test_op_with_residuals_and_no_rule_raises():
     @pullback.function(residuals=True)
     def unfinished(x):
         return x, x
@@ -188,7 +188,7 @@ def test_an_op_without_its_rule_asks_for_it():
         unfinished(X)
 
 
-def test_autocast_casts_back():
+def test_gradient_has_the_input_dtype_under_autocast():
     op = with_vjp(lambda g, out, x, y: (g @ y.mT.to(g.dtype), None), lambda x, y: x @ y)
     x, y = torch.ones(2, 3, requires_grad=True), torch.ones(3, 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):

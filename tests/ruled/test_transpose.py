@@ -1,4 +1,4 @@
-"""The other mode from one rule: where the map is linear for certain, and an error elsewhere."""
+"""Transposition of rules: the other mode where the rule is proven linear, an error elsewhere."""
 
 import functools
 import math
@@ -37,7 +37,7 @@ def _(tangents, out, x, y):
 
 
 @pytest.mark.parametrize("op", [product, product_by_jvp], ids=["vjp", "jvp"])
-def test_both_modes_follow_from_either_rule(op):
+def test_forward_and_reverse_mode_follow_from_either_rule(op):
     x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
     gx, gy = torch.autograd.grad(op(x, y)[0].sum(), (x, y))
     assert torch.equal(gx, 5 * Y)
@@ -47,7 +47,7 @@ def test_both_modes_follow_from_either_rule(op):
 
 
 @pytest.mark.parametrize("op", [product, product_by_jvp], ids=["vjp", "jvp"])
-def test_an_input_that_does_not_require_grad_has_none(op):
+def test_gradient_of_one_of_two_inputs(op):
     x = X.clone().requires_grad_()
     assert torch.equal(torch.autograd.grad(op(x, Y)[0].sum(), x)[0], 5 * Y)
 
@@ -64,7 +64,7 @@ def clipped(linear=None):
     return clip
 
 
-def test_what_is_not_linear_is_found_out_or_believed():
+def test_linearity_is_tested_unless_declared():
     for linear, match in ((None, "cannot be shown to be linear"), (False, "declared not linear")):
         with pytest.raises(pullback.DerivativeError, match=match):
             torch.func.jvp(clipped(linear), (X,), (ONES,))
@@ -91,7 +91,7 @@ class Bound:
         (lambda pair: isinstance(pair, list), (1.0,), [1.0]),
     ],
 )
-def test_what_was_proven_of_one_call_is_not_believed_of_another(clips, one, other):
+def test_linearity_proof_of_one_call_is_not_reused_for_another(clips, one, other):
     clip = pullback.function(lambda x, options: x.clone())
     clip.vjp(lambda g, out, x, options: (g.clamp(-1, 1) if clips(options) else 2 * g, None))
     BOUND.value = 0.0
@@ -101,7 +101,7 @@ def test_what_was_proven_of_one_call_is_not_believed_of_another(clips, one, othe
         torch.func.jvp(lambda x: clip(x, other), (X,), (ONES,))
 
 
-def test_an_affine_rule_is_not_linear():
+def test_affine_rule_is_not_linear():
     @pullback.function
     def shifted(x):
         return x.clone()
@@ -128,7 +128,7 @@ def pushing(rule, linear=None):
         lambda t, out, x: t[0] * torch.rand(3, dtype=x.dtype),
     ],
 )
-def test_a_jvp_that_is_not_linear_is_not_transposed(rule):
+def test_nonlinear_jvp_is_not_transposed(rule):
     op = pushing(rule)
     x = X.clone().requires_grad_()
     with pytest.raises(pullback.DerivativeError, match=r"cannot be shown to be linear in the tangents.*@<lambda>\.vjp"):
@@ -137,7 +137,7 @@ def test_a_jvp_that_is_not_linear_is_not_transposed(rule):
         torch.func.grad(lambda t: op(t).sum())(X)
 
 
-def test_a_jvp_that_cannot_be_traced_is_believed_where_it_is_said_to_be_linear():
+def test_untraceable_jvp_is_transposed_if_declared_linear():
     def rule(tangents, out, x):
         return tangents[0] * (3.0 if x.sum() > 0 else 2.0)
 
@@ -145,18 +145,18 @@ def test_a_jvp_that_cannot_be_traced_is_believed_where_it_is_said_to_be_linear()
     assert torch.equal(torch.autograd.grad(pushing(rule, linear=True)(x).sum(), x)[0], 3 * ONES)
 
 
-def test_a_jvp_is_never_not_linear():
+def test_declaring_a_jvp_nonlinear_raises():
     with pytest.raises(pullback.OptionError, match="linear in its tangents"):
         pushing(lambda t, out, x: t[0], linear=False)
 
 
-def test_whether_a_rule_is_linear_is_a_truth_value():
+def test_linear_must_be_a_bool():
     for give in (clipped, functools.partial(pushing, lambda t, out, x: t[0])):
         with pytest.raises(pullback.OptionError, match=r"linear is True.*not 'yes'"):
             give(linear="yes")
 
 
-def test_a_jvp_that_returns_nothing_is_told_in_reverse_mode_too():
+def test_invalid_jvp_result_raises_in_reverse_mode():
     x = X.clone().requires_grad_()
     with pytest.raises(pullback.DerivativeError, match="forgotten `return`"):
         torch.autograd.grad(pushing(lambda t, out, x: None)(x).sum(), x)
@@ -164,7 +164,7 @@ def test_a_jvp_that_returns_nothing_is_told_in_reverse_mode_too():
         torch.autograd.grad(pushing(lambda t, out, x: t[0].sum())(x).sum(), x)
 
 
-def test_a_rule_that_is_refused_leaves_the_op_as_it_was():
+def test_refused_rule_leaves_the_op_unchanged():
     op = pullback.function(lambda x: x.sin())
     for give in (op.vjp, op.jvp):
         with pytest.raises(pullback.OptionError, match="is called as"):
@@ -174,7 +174,7 @@ def test_a_rule_that_is_refused_leaves_the_op_as_it_was():
     assert torch.allclose(torch.autograd.grad(op(x).sum(), x)[0], X.cos())
 
 
-def test_a_jvp_of_numpy_gives_no_vjp_and_says_so():
+def test_numpy_jvp_raises_in_reverse_mode():
     @pullback.function
     def doubled(x):
         return 2 * x
@@ -187,7 +187,7 @@ def test_a_jvp_of_numpy_gives_no_vjp_and_says_so():
         doubled(X.clone().requires_grad_()).sum().backward()
 
 
-def test_a_rule_that_returns_nothing_has_forgotten_to():
+def test_rule_returning_none_raises_forgotten_return():
     forgetful = pullback.function(lambda x: x.clone()).jvp(lambda tangents, out, x: None)
     with pytest.raises(pullback.DerivativeError, match="the jvp of <lambda> returned None: a forgotten `return`"):
         torch.func.jvp(forgetful, (X,), (ONES,))
@@ -196,7 +196,7 @@ def test_a_rule_that_returns_nothing_has_forgotten_to():
         forgetful(X.clone().requires_grad_()).sum().backward()
 
 
-def test_an_output_that_does_not_move_has_no_tangent():
+def test_none_tangent_is_zero():
     op = pullback.function(lambda x: (x.clone(), torch.ones_like(x)))
     op.jvp(lambda tangents, out, x: (tangents[0], None))
     assert torch.equal(torch.func.jvp(op, (X,), (ONES,))[1][1], torch.zeros_like(X))
@@ -221,19 +221,19 @@ def by_name(tangents, out, x):
 
 
 @pytest.mark.parametrize("rule", [Rules().push, Rules.push_of_class, by_name])
-def test_jvps_that_are_methods_or_read_by_name(rule):
+def test_jvp_may_be_a_method_or_use_locals(rule):
     op = pullback.function(lambda x: x.clone()).jvp(rule)
     x = X.clone().requires_grad_()
     assert torch.equal(torch.autograd.grad(op(x).sum(), x)[0], 3 * X**2)
 
 
-def test_a_vjp_that_is_a_method():
+def test_vjp_may_be_a_method():
     op = pullback.function(lambda x: x.clone()).vjp(Rules().pull)
     x = X.clone().requires_grad_()
     assert torch.equal(torch.autograd.grad(op(x).sum(), x)[0], 3 * X**2)
 
 
-def test_unread_inputs_and_outputs_may_change_after_the_call():
+def test_inputs_and_outputs_unused_by_the_rule_may_change_after_the_call():
     @pullback.function
     def scaled(x):
         return x.clone()
@@ -263,7 +263,7 @@ def test_unread_inputs_and_outputs_may_change_after_the_call():
         (lambda g, out, x: g + None, "raised TypeError: .*NoneType"),
     ],
 )
-def test_what_is_not_linear_at_other_inputs_is_not_transposed(rule, why):
+def test_rule_nonlinear_at_some_inputs_is_not_transposed(rule, why):
     op = pullback.function(lambda x: x.clone())
     op.vjp(rule)
     x = torch.tensor([2.0, -3.0, 0.5])
@@ -271,7 +271,7 @@ def test_what_is_not_linear_at_other_inputs_is_not_transposed(rule, why):
         torch.func.jvp(op, (x,), (torch.ones(3),))
 
 
-def test_what_was_shown_of_a_rule_is_not_taken_of_the_one_that_replaces_it():
+def test_replaced_rule_is_tested_for_linearity_again():
     op = pullback.function(lambda x: x.clone())
     op.vjp(lambda g, out, x: 2 * g)
     assert torch.equal(torch.func.jvp(op, (X,), (ONES,))[1], 2 * ONES)
@@ -287,7 +287,7 @@ def test_what_was_shown_of_a_rule_is_not_taken_of_the_one_that_replaces_it():
         torch.func.grad(lambda x: other(x).sum())(X)
 
 
-def test_a_rule_that_writes_by_whole_numbers_is_refused_in_forward_mode_for_that():
+def test_scatter_by_integer_indices_is_refused_in_forward_mode():
     op = pullback.function(lambda x, k: x.gather(-1, k))
     op.vjp(lambda g, out, x, k: (torch.zeros_like(x).scatter(-1, k, g), None))
     x, k = torch.randn(4, 3), torch.tensor([[0, 2]] * 4)
@@ -314,7 +314,7 @@ def _unseen(g):
         lambda g, out, x: torch.fft.ifft(g).to(g.dtype) if g.dtype == torch.complex64 else g / 3,
     ],
 )
-def test_what_is_linear_is_transposed(rule, dtype):
+def test_linear_rule_is_transposed(rule, dtype):
     """⟨t, A g⟩ = ⟨Aᵀ t, g⟩, where Aᵀ t is what forward mode gives."""
     op = pullback.function(lambda x: x.clone())
     op.vjp(rule)
@@ -342,7 +342,7 @@ def _by_numpy(g, out, x):
 
 
 @pytest.mark.parametrize("rule", [_under_no_grad, _in_part, lambda g, out, x: 2 * g.detach(), _by_numpy])
-def test_a_rule_that_is_said_to_be_linear_is_refused_where_autograd_does_not_see_it(rule):
+def test_opaque_vjp_declared_linear_raises_in_forward_mode(rule):
     op = pullback.function(lambda x: 2 * x).vjp(linear=True)(rule)
     x = ONES.clone().requires_grad_()
     assert torch.equal(torch.autograd.grad(op(x).sum(), x)[0], 2 * ONES)
@@ -351,7 +351,7 @@ def test_a_rule_that_is_said_to_be_linear_is_refused_where_autograd_does_not_see
             push()
 
 
-def test_a_jvp_that_is_said_to_be_linear_is_refused_where_autograd_does_not_see_it():
+def test_opaque_jvp_declared_linear_raises_in_reverse_mode():
     def in_part(tangents, out, x):
         with torch.no_grad():
             half = tangents[0].clone()
@@ -363,7 +363,7 @@ def test_a_jvp_that_is_said_to_be_linear_is_refused_where_autograd_does_not_see_
         torch.autograd.grad(op(x).sum(), x)
 
 
-def test_a_rule_that_decides_by_values_may_be_said_to_be_linear():
+def test_value_dependent_rule_may_be_declared_linear():
     def decides(g, out, x):
         return 2 * g if x.sum() > -1e9 else 3 * g
 

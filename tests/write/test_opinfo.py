@@ -59,7 +59,7 @@ def write_entry(name, entry):
 
 
 @pytest.mark.parametrize(("share", "least"), SHARES)
-def test_what_is_written_of_an_operator_passes_the_audit(share, least, tmp_path):
+def test_class_written_for_an_operator_passes_the_audit(share, least, tmp_path):
     chosen = dict(list(entries().items())[share])
     made = {}
     for name, entry in chosen.items():

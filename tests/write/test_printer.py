@@ -1,4 +1,4 @@
-"""Text of the written class: simplified, with named intermediate values and stable forms; and what is refused."""
+"""Source of the written class: simplified, with named intermediates and stable forms; and refusals."""
 
 import re
 
@@ -24,26 +24,26 @@ def backward(formula, *args):
     return method(pullback.write(pullback.function(stable=False)(formula), *args), "backward")
 
 
-def test_the_output_is_used_again_and_like_terms_are_collected():
+def test_backward_reuses_the_output_and_collects_like_terms():
     lines = backward(lambda x: torch.sigmoid(x) * torch.rsqrt(1 + torch.exp(x)), x(3, 5))
     assert lines == ["x, out = ctx.saved_tensors", "return g * out * (1 - 1.5 * torch.sigmoid(x))"]
 
 
-def test_what_cancels_is_cancelled():
+def test_cancelling_terms_are_simplified():
     assert backward(lambda x: x - torch.tanh(x), x(3, 5))[-1] == "return g * torch.tanh(x) ** 2"
 
 
-def test_what_the_output_holds_is_not_computed_again():
+def test_backward_reuses_the_saved_output():
     assert backward(torch.exp, x(4))[-1] == "return g * out"
     lines = backward(lambda x: torch.softmax(x, -1), x(3, 5))
     assert lines == ["(out,) = ctx.saved_tensors", "return out * (g - (g * out).sum(-1, keepdim=True))"]
 
 
-def test_numbers_are_folded():
+def test_constants_are_folded():
     assert backward(lambda x: (2 * x * 3) / 4 - x, x(4))[-1] == "return 0.5 * g"
 
 
-def test_every_gradient_is_asked_for_and_summed_over_what_was_broadcast():
+def test_gradients_check_needs_input_grad_and_sum_to_size():
     lines = backward(lambda x, y: x * torch.exp(-y), x(3, 5), x(5))
     assert lines[1:] == [
         "gx = gy = None",
@@ -55,24 +55,24 @@ def test_every_gradient_is_asked_for_and_summed_over_what_was_broadcast():
     ]
 
 
-def test_of_an_input_whose_values_do_not_matter_the_shape_is_kept():
+def test_only_the_shape_is_saved_where_values_are_unused():
     source = pullback.write(lambda x: x.mean(), x(3, 5))
     assert method(source, "setup_context") == ["(x,) = inputs", "ctx.x_shape = x.shape"]
     assert "save_for_backward" not in source
 
 
-def test_matrices_are_transposed_once():
+def test_matrices_are_transposed_at_most_once():
     lines = backward(F.linear, x(3, 5), x(7, 5))
     assert "gx = g @ y" in " ".join(lines) or "g @" in " ".join(lines)
     assert ".T.T" not in " ".join(lines)
 
 
-def test_a_shared_value_has_a_name_and_is_computed_once():
+def test_shared_value_is_computed_once():
     source = pullback.write(lambda x: x / x.norm(dim=-1, keepdim=True), x(3, 5))
     assert " ".join(method(source, "backward")).count("vector_norm") == 1
 
 
-def test_it_depends_on_torch_alone_and_fits_the_page():
+def test_source_imports_only_torch_and_fits_100_columns():
     source = pullback.write(lambda x, w, b: F.gelu(F.layer_norm(x, (5,), w, b)), x(3, 5), x(5), x(5))
     assert {line.split()[1] for line in source.splitlines() if line.startswith(("import", "from"))} <= {
         "torch",
@@ -82,7 +82,7 @@ def test_it_depends_on_torch_alone_and_fits_the_page():
     assert "pullback" not in source
 
 
-def test_shapes_that_it_was_not_written_for_are_refused():
+def test_unsupported_shapes_raise():
     scope = {}
     exec(pullback.write(lambda x, w: torch.softmax(x, -1) @ w, x(3, 5), x(5, 2)), scope)
     function = scope["Lambda"]
@@ -91,12 +91,12 @@ def test_shapes_that_it_was_not_written_for_are_refused():
         function.apply(x(2, 4, 6), x(6, 7))
 
 
-def test_sizes_that_no_line_can_say_are_those_of_the_example():
+def test_inexpressible_sizes_are_fixed_to_the_example():
     source = pullback.write(lambda x: x[: x.shape[0] // 2 + 1].sum() * (x.shape[0] // 2), x(6, 5))
     assert "x: [n, m]" in source or "x.shape == (6, 5)" in source
 
 
-def test_what_two_gradients_share_is_there_for_each_alone():
+def test_value_shared_by_two_gradients_is_available_to_each_alone():
     source = pullback.write(lambda x, y: torch.cat([x, y, x], 0).flip(0), x(3, 5), x(2, 5))
     scope = {}
     exec(source, scope)
@@ -106,7 +106,7 @@ def test_what_two_gradients_share_is_there_for_each_alone():
         assert torch.equal((a if first else b).grad, torch.full_like(a if first else b, 2.0 if first else 1.0))
 
 
-def test_a_gradient_that_the_formula_stops_stays_stopped_in_the_second_derivative():
+def test_detach_is_kept_in_the_second_derivative():
     scope = {}
     exec(pullback.write(lambda x: x.detach() * x, x(5)), scope)
     at = x(5).requires_grad_()
@@ -115,7 +115,7 @@ def test_a_gradient_that_the_formula_stops_stays_stopped_in_the_second_derivativ
     assert not gradient.requires_grad or torch.autograd.grad(gradient.sum(), at, allow_unused=True)[0] is None
 
 
-def test_stable_forms_are_written_with_forms_for_the_second_derivative():
+def test_stable_forms_are_written_to_second_order():
     source = pullback.write(pullback.catalog.silu, x(3, 5))
     assert "Uses stable forms for float32" in source
     assert ".double()" in source
@@ -131,7 +131,7 @@ def test_stable_forms_are_written_with_forms_for_the_second_derivative():
         (second.sum() + at.sum()).backward()
 
 
-def test_a_removable_singularity_is_filled():
+def test_removable_singularity_is_filled():
     text = pullback.write(pullback.function(sinc), torch.tensor([0.0, 2.0], dtype=torch.float64))
     space = {}
     exec(text, space)
@@ -147,12 +147,12 @@ def sinc(x):
     return torch.sin(x) / x
 
 
-def test_a_rule_that_is_not_linear_has_no_tangent():
+def test_nonlinear_rule_has_no_jvp():
     assert "def jvp" not in pullback.write(pullback.catalog.clip_grad, x(4), 0.5)
     assert "def jvp" in pullback.write(pullback.catalog.reverse_grad, x(4))
 
 
-def test_a_rule_that_does_not_say_that_it_is_not_linear_is_refused():
+def test_undeclared_nonlinear_rule_is_refused():
     @pullback.function
     def clipped(x):
         return x.clone()
@@ -191,12 +191,12 @@ def not_torch(x):
         (lambda x: torch.nn.functional.avg_pool2d(x, 2), (x(1, 4, 4),), "no public name"),
     ],
 )
-def test_what_cannot_be_written_is_refused_in_one_line(target, args, says):
+def test_unsupported_target_raises_in_one_line(target, args, says):
     with pytest.raises(FormulaError, match=says) as caught:
         pullback.write(target, *args)
     assert "\n" not in str(caught.value)
 
 
-def test_only_functions_can_be_written():
+def test_non_callable_target_raises():
     with pytest.raises(OptionError, match="not 3"):
         pullback.write(3, x(4))

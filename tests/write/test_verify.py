@@ -1,6 +1,6 @@
 """Written classes import, pass their own tests and the audit, and equal the op in value and two derivatives.
 
-`write` itself makes the comparison with the op and raises on a difference: `test_a_text_that_differs_is_refused`.
+`write` itself compares the class with the op and raises on a difference: `test_source_that_differs_from_the_op_raises`.
 """
 
 import sys
@@ -33,7 +33,7 @@ EXAMPLES = {
 TARGETS = OPS | EXAMPLES
 OPTIONS = Options(budget=3)
 WITHOUT_A_GRADIENT = {"stop_grad"}
-"""Ops that the audit has nothing to test of."""
+"""Ops without anything for the audit to test."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def modules(name, tmp_path_factory):
 
 @pytest.mark.parametrize("name", sorted(TARGETS), scope="module")
 @pytest.mark.few(17)
-def test_its_own_tests_pass(name, modules):
+def test_written_tests_pass(name, modules):
     tests = [value for key, value in vars(modules[1]).items() if key.startswith("test_")]
     assert len(tests) >= (1 if name in WITHOUT_A_GRADIENT | {"tutorial MaskedSum"} else 2)
     for test in tests:
@@ -59,14 +59,14 @@ def test_its_own_tests_pass(name, modules):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TARGETS.keys() - WITHOUT_A_GRADIENT), scope="module")
-def test_the_audit_finds_no_error(modules):
+def test_audit_of_written_class_finds_no_error(modules):
     for outcome in outcomes_of(subjects_of_module(modules[0]), OPTIONS):
         assert not [f.message for f in outcome.findings if f.severity == "error"]
         if not outcome.result.name.endswith("Last"):  # its derivative raises on purpose
             assert outcome.result.cases > 0
 
 
-def test_a_text_that_differs_is_refused():
+def test_source_that_differs_from_the_op_raises():
     x = torch.linspace(-1, 1, 7)
     d, tensors = spec_of(lambda x: torch.sin(x) * x, (x,), {})
     source = pullback.write(lambda x: torch.sin(x) * x, x)

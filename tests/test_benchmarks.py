@@ -1,4 +1,4 @@
-"""The benchmarks of kernels run; what they measure is not looked at."""
+"""The benchmarks run and give complete results; the figures are not judged."""
 
 import importlib
 import json
@@ -26,38 +26,38 @@ def quick(script, tmp_path, *options):
 
 
 @pytest.mark.slow
-def test_kernels_are_measured_beside_their_peers(tmp_path):
+def test_kernel_benchmark_runs(tmp_path):
     rows = quick("kernels.py", tmp_path, "--only", "sin²")
     assert {"op", "written", "eager", "hand", "sigmoid", "copy"} <= rows[0]["seconds"].keys()
     assert [(row["n"], row["large_pages"]) for row in rows] == [(8, False), (2**12, False), (2**12, True)]
 
 
 @pytest.mark.slow
-def test_second_derivatives_are_measured(tmp_path):
+def test_second_order_benchmark_runs(tmp_path):
     (of,) = quick("second_order.py", tmp_path)["seconds"].values()
     assert all(seconds.keys() == {"op", "written", "eager"} for seconds in of.values())
 
 
 @pytest.mark.slow
-def test_gradients_in_the_memory_of_cotangents_are_measured(tmp_path):
+def test_cotangent_memory_benchmark_runs(tmp_path):
     for record in quick("cotangent_memory.py", tmp_path):
         assert record["seconds"].keys() == {"op", "held", "sigmoid", "compile"}
 
 
-def test_the_coefficients_of_the_kernels_are_those_that_are_fitted():
+def test_kernel_coefficients_match_the_fit():
     run = [sys.executable, str(BENCHMARKS / "kernel_coefficients.py"), "--check"]
     assert subprocess.run(run, capture_output=True).returncode == 0
 
 
 @pytest.mark.slow
-def test_the_functions_of_the_kernels_are_measured(native):
+def test_kernel_function_benchmark_runs(native):
     for options in (["--every", "2000", "exp", "erfc"], ["--double", "2000", "tanh", "erf"]):
         run = [sys.executable, str(BENCHMARKS / "kernel_functions.py"), *options]
         done = subprocess.run(run, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_page_counts_mutants_and_rules_as_they_are():
+def test_benchmark_page_counts_mutants_and_rules():
     page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     (mutants,) = re.findall(r"There are (\d+) mutants of (\d+) right functions\.", page)
     assert [int(n) for n in mutants] == [len(MUTANTS), len(base_names())]
@@ -67,7 +67,7 @@ def test_the_page_counts_mutants_and_rules_as_they_are():
     assert int(rules) == sum(rule.runtime is not None for rule in all_rules())
 
 
-def test_labels_name_rules_that_exist(monkeypatch):
+def test_labels_name_existing_rules(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     rules = {rule.id for rule in all_rules()}
     halves = importlib.import_module("truth").halves()

@@ -1,4 +1,4 @@
-"""One call of an op, taken apart."""
+"""The arguments of a call and its cache key."""
 
 import pytest
 import torch
@@ -44,26 +44,26 @@ def test_equal_calls_have_equal_keys():
     ],
     ids=str,
 )
-def test_calls_that_need_other_graphs_have_other_keys(one, other):
+def test_calls_that_need_different_graphs_have_different_keys(one, other):
     x = torch.zeros(2)
     assert key(x, one) != key(x, other)
     assert key(x, k=one) != key(x, k=other)
 
 
-def test_nan_is_itself():
+def test_nan_equals_itself_in_a_key():
     assert key(NAN) == key(float("nan"))
 
 
-def test_who_requires_grad_matters_only_where_autograd_records():
+def test_requires_grad_is_in_the_key_only_if_grad_is_enabled():
     x, w = torch.zeros(2), torch.zeros(2, requires_grad=True)
     assert key(x, grad=False) == key(w, grad=False)
 
 
-def test_a_keyword_is_not_a_position():
+def test_keyword_and_positional_arguments_differ():
     assert key(torch.zeros(2), 1) != key(torch.zeros(2), dim=1)
 
 
-def test_a_parameter_is_a_tensor():
+def test_parameter_has_the_key_of_a_tensor():
     assert key(torch.nn.Parameter(torch.zeros(2))) == key(torch.zeros(2, requires_grad=True))
 
 
@@ -83,14 +83,14 @@ class Sub(torch.Tensor):
     ],
     ids=["object", "set", "subclass", "sparse", "conjugate", "negative"],
 )
-def test_what_cannot_be_compared_has_no_key_and_says_why(leaf):
+def test_unhashable_argument_has_no_key_but_an_obstacle(leaf):
     call = Call((torch.zeros(2), leaf), {}, True)
     assert call.key is None
     assert call.obstacle
     assert key_of((leaf,), True) is None
 
 
-def test_flat_puts_other_tensors_in_the_place_of_those_of_the_call():
+def test_flat_replaces_the_tensors_of_the_call():
     x, y = torch.zeros(2), torch.ones(2)
     call = Call((x, [y, 3.0]), {"scale": 2}, True)
     structure = []
@@ -104,7 +104,7 @@ def test_flat_puts_other_tensors_in_the_place_of_those_of_the_call():
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_a_nested_tensor_has_no_key_and_the_formula_runs_as_it_stands(layout):
+def test_nested_tensor_has_no_key_and_runs_inline(layout):
     x = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)], layout=layout, requires_grad=True)
     call = Call((x,), {}, grad=True)
     assert call.key is None
@@ -129,19 +129,19 @@ def cached(x, cache):
 
 
 @pytest.mark.parametrize(("formula", "container"), [(appended, []), (popped, [1.0, 2.0]), (cached, {})])
-def test_a_formula_that_changes_a_container_of_the_callers_is_refused(formula, container):
+def test_formula_that_mutates_an_argument_container_raises(formula, container):
     with pytest.raises(FormulaError, match=f"{formula.__name__} changes a list or dict"):
         pullback.function(formula)(torch.ones(2, requires_grad=True), container)
     assert container in ([], [1.0, 2.0], {})
 
 
-def test_an_iterator_gives_each_item_once():
+def test_iterator_argument_is_advanced_once_per_call():
     op = pullback.function(lambda x, numbers: x * next(numbers))
     numbers = iter([1.0, 2.0, 3.0])
     assert [op(torch.ones(()), numbers).item() for _ in range(3)] == [1.0, 2.0, 3.0]
 
 
-def test_a_counter_of_an_object_counts_once():
+def test_attribute_counter_of_self_counts_once_per_call():
     class Counting:
         n = 0
 
@@ -156,7 +156,7 @@ def test_a_counter_of_an_object_counts_once():
         assert counting.n == i + 1
 
 
-def test_whether_a_tensor_requires_grad_is_known_where_autograd_is_off(native):
+def test_requires_grad_can_be_read_under_no_grad(native):
     def formula(x):
         return x.sin() if x.requires_grad else x.cos()
 
@@ -167,7 +167,7 @@ def test_whether_a_tensor_requires_grad_is_known_where_autograd_is_off(native):
                 assert torch.equal(op(y), formula(y))
 
 
-def test_whether_a_tensor_requires_grad_is_known_after_a_call_in_which_it_does_not(native):
+def test_requires_grad_can_be_read_after_a_call_without_it(native):
     def formula(x):
         return x.sin() if x.requires_grad else x.cos()
 
@@ -180,7 +180,7 @@ def test_whether_a_tensor_requires_grad_is_known_after_a_call_in_which_it_does_n
             assert torch.equal(op(x), x.cos())
 
 
-def test_a_list_of_the_users_gets_no_tensor_without_values():
+def test_captured_list_receives_no_fake_tensors():
     seen = []
 
     @pullback.function
@@ -193,7 +193,7 @@ def test_a_list_of_the_users_gets_no_tensor_without_values():
         assert [s.item() for s in seen] == [2.0] * (i + 1)
 
 
-def test_a_list_of_the_formulas_own_is_part_of_its_graph():
+def test_local_list_is_traced():
     @pullback.function
     def powers(x):
         made = [x]

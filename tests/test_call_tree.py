@@ -1,4 +1,4 @@
-"""Structures with their tensors taken out."""
+"""`call.Tree`: the structure of arguments and results without their tensors."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ A, B = torch.zeros(2), torch.ones(3)
         torch.return_types.max((A, B)),
     ],
 )
-def test_what_is_taken_out_can_be_put_back(value):
+def test_tree_round_trips(value):
     tree, tensors = Tree.of(value)
     leaves, spec = torch.utils._pytree.tree_flatten(tree.filled(tensors))
     expected, expected_spec = torch.utils._pytree.tree_flatten(value)
@@ -30,7 +30,7 @@ def test_what_is_taken_out_can_be_put_back(value):
     assert tree.spec == expected_spec
 
 
-def test_owners_are_the_items_that_hold_the_tensors():
+def test_owners_are_the_top_level_items_of_the_tensors():
     assert Tree.of((A, 1, B))[0].owners() == [0, 2]
     assert Tree.of((1, [A, (B,)], {"a": A}))[0].owners() == [1, 1, 2]
 
@@ -43,5 +43,5 @@ def test_owners_are_the_items_that_hold_the_tensors():
         ({"a": [A, TENSOR]}, "{'a': [tensor, tensor]}"),
     ],
 )
-def test_structures_in_words(value, words):
+def test_described_spells_out_the_structure(value, words):
     assert described(value) == words

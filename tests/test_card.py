@@ -1,4 +1,4 @@
-"""Ops as notebooks show them."""
+"""The HTML representation of ops in notebooks."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -29,7 +29,7 @@ def shown(op):
     return root.find("caption/code").text, rows
 
 
-def test_a_derived_op_knows_its_stable_forms_once_called():
+def test_derived_op_shows_stable_forms_after_the_first_call():
     def fresh(x):
         return torch.log(torch.sigmoid(x))
 
@@ -48,17 +48,17 @@ def test_a_derived_op_knows_its_stable_forms_once_called():
     }
 
 
-def test_what_is_not_stable_says_so():
+def test_op_with_stable_false_says_so():
     assert shown(pullback.function(stable=False)(lambda x: x.exp()))[1]["stable forms"] == "none: stable=False"
 
 
-def test_a_relaxed_op_names_its_relaxation():
+def test_relaxed_op_names_its_relaxation():
     _, rows = shown(sign)
     assert rows["derivative"] == "of hardtanh"
     assert "stable forms" not in rows
 
 
-def test_a_ruled_op_says_by_what():
+def test_ruled_op_names_its_rule():
     caption, rows = shown(clipped)
     assert caption == "clipped(x, bound: float = 1.0)"
     assert rows["derivative"] == "given by its vjp"
@@ -66,7 +66,7 @@ def test_a_ruled_op_says_by_what():
     assert shown(without)[1]["derivative"].startswith("not given yet")
 
 
-def test_nothing_of_a_name_is_markup():
+def test_names_are_escaped():
     op = pullback.function(lambda x, tag="<script>alert(1)</script>": x.exp())
     assert "<script" not in op._repr_html_()
     assert "<script>alert(1)</script>" in shown(op)[0]

@@ -1,4 +1,4 @@
-"""What docs/ci.md shows works: its workflow and its hook are run, on a package with a mistake."""
+"""The workflow and the hook of docs/ci.md run, on a package with a wrong backward."""
 
 import json
 import os
@@ -50,8 +50,8 @@ def run(line, folder):
 
 
 @pytest.mark.slow
-def test_the_workflow_audits_and_uploads_what_it_wrote(package):
-    """Its two lines of pip aside: what they would install is here."""
+def test_workflow_audits_and_uploads_the_sarif_log(package):
+    """Without its two lines of pip, whose packages are installed already."""
     installs = [line for line in SHELL if line.startswith("pip install ")]
     (audit,) = [line for line in SHELL if line not in installs]
     assert '"$PULLBACK"' in installs[-1]
@@ -67,7 +67,7 @@ def test_the_workflow_audits_and_uploads_what_it_wrote(package):
 
 
 def uploaded(log):
-    """Assert of a log what the code host asks of one to show its results beside the lines."""
+    """Assert what a code host requires of a SARIF log to annotate lines."""
     assert log["version"] == "2.1.0"
     (found,) = log["runs"]
     driver = found["tool"]["driver"]
@@ -87,7 +87,7 @@ def uploaded(log):
 
 
 @pytest.mark.slow
-def test_the_hook_stops_a_mistake(package):
+def test_hook_fails_on_a_wrong_backward(package):
     (hook,) = LOCAL_HOOK["repos"][0]["hooks"]
     assert hook["pass_filenames"] is False
     done = run(hook["entry"], package)
@@ -95,7 +95,7 @@ def test_the_hook_stops_a_mistake(package):
     assert "PB101 wrong-vjp" in done.stdout
 
 
-def test_the_hook_of_this_repository_is_that_of_the_page():
+def test_hook_of_the_repository_matches_the_page():
     (own,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     (hook,) = LOCAL_HOOK["repos"][0]["hooks"]
     assert {"id", "name", "entry", "language", "types", "pass_filenames"} <= own.keys()

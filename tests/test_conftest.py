@@ -1,4 +1,4 @@
-"""What tests share, and the limit on their time."""
+"""Caches shared between tests, the time limit, and the selection of the short run."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from pullback import caches
 
 STARTED = []
-"""The caches that the tests below were given."""
+"""Cache folders given to the tests below."""
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def conftest(request):
 
 
 @pytest.mark.parametrize("run", [1, 2])
-def test_compiled_code_is_shared_and_nothing_else(run, conftest, tmp_path):
+def test_only_compiled_code_is_shared_between_tests(run, conftest, tmp_path):
     assert not list(tmp_path.iterdir())
     STARTED.append(caches.root())
     assert len(set(STARTED)) == len(STARTED)
@@ -27,12 +27,12 @@ def test_compiled_code_is_shared_and_nothing_else(run, conftest, tmp_path):
         assert caches.is_private(caches.root() / kind)
 
 
-def test_workers_share_what_they_compile(shared_cache, tmp_path_factory):
+def test_workers_share_the_compiled_cache(shared_cache, tmp_path_factory):
     base = tmp_path_factory.getbasetemp()
     assert shared_cache.parent == (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
 
 
-def test_an_empty_cache_shares_nothing(empty_cache):
+def test_empty_cache_fixture_shares_nothing(empty_cache):
     assert not caches.root().exists()
 
 
@@ -46,19 +46,19 @@ def limited(conftest, item, seconds):
             next(hook)
 
 
-def test_a_test_that_takes_long_and_is_not_marked_fails(request, conftest):
+def test_long_test_without_the_slow_mark_fails(request, conftest):
     limited(conftest, request.node, 1)
     with pytest.raises(pytest.fail.Exception, match="mark it slow"):
         limited(conftest, request.node, -1)
 
 
-def test_one_that_is_marked_does_not(request, conftest):
+def test_long_test_with_the_slow_mark_passes(request, conftest):
     request.node.add_marker("slow")
     limited(conftest, request.node, -1)
 
 
 class Case:
-    """One case of a test, as the hook on what is collected sees it."""
+    """Stand-in for a collected item."""
 
     def __init__(self, number, *marks):
         self.nodeid = f"test_it[{number}]"
@@ -71,7 +71,7 @@ class Case:
         self.marks[mark.name] = mark.mark
 
 
-def test_the_short_run_takes_a_few_cases_of_each_value(conftest):
+def test_short_run_covers_every_parameter_value(conftest):
     cases = [Case(i, pytest.mark.few(12)) for i in range(36)]  # of a product of 3, 3 and 4 values
     conftest.pytest_collection_modifyitems(cases)
     short = [i for i, case in enumerate(cases) if "slow" not in case.marks]
@@ -80,7 +80,7 @@ def test_the_short_run_takes_a_few_cases_of_each_value(conftest):
         assert {i // step % values for i in short} == set(range(values))
 
 
-def test_what_is_slow_anyway_is_none_of_the_few(conftest):
+def test_slow_cases_do_not_count_as_the_few(conftest):
     cases = [Case(0, pytest.mark.few(1), pytest.mark.slow), Case(1, pytest.mark.few(1)), Case(2)]
     conftest.pytest_collection_modifyitems(cases)
     assert ["slow" in case.marks for case in cases] == [True, False, False]

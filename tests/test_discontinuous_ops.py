@@ -1,4 +1,4 @@
-"""Ops that decide by what they compute (extremes, comparisons, clipping) in compiled kernels, against PyTorch."""
+"""Discontinuous ops (extremes, comparisons, clipping) of computed values in compiled kernels, against PyTorch."""
 
 import math
 
@@ -79,7 +79,7 @@ SHAPES = [(4, 5), (3, 7), (33, 10), (7, 13), (64, 64), (5, 1), (1, 17), (80, 128
 
 
 def errors(mine, right):
-    """Distances in units in the last place of numbers, or of a hundredth of the largest."""
+    """Errors in ulps of the value, or of a hundredth of the largest value if that is more."""
     wide = right.double()
     size = wide.abs().clamp_min(wide.abs().max() / 100).clamp_min(torch.finfo(mine.dtype).tiny)
     return (mine.double() - wide).abs() / (size * torch.finfo(mine.dtype).eps)
@@ -102,9 +102,9 @@ def check(name, shape, dtype):
     ours = values(pullback.function(formula), x)
     for mine, native, exact in zip(ours, theirs, right, strict=True):
         assert not (mine.isnan() & ~native.isnan()).any()
-        # a formula that cancels magnifies last bits; where it decides otherwise than both, all of it is wrong
+        # cancellation amplifies rounding; a decision that differs from both references is entirely wrong
         worse = errors(mine, exact) > 4 * errors(native, exact).max() + 8
-        # in float64 nothing is more exact: a formula's slope, 1 − tanh², may differ by what cancels, a decision by all
+        # float64 has no more exact reference: 1 − tanh² may differ by its cancellation, a decision by everything
         alike = 64 if dtype != torch.float64 else 2**16
         assert not (worse & (errors(mine, native) > alike)).any()
 
@@ -122,20 +122,20 @@ def check(name, shape, dtype):
     ],
 )
 @pytest.mark.few(5)
-def test_extremes_of_what_is_computed(name, shape, dtype):
+def test_extremes_of_computed_values_match_pytorch(name, shape, dtype):
     check(name, shape, dtype)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FORMULAS)
-def test_all_that_decides(name, dtype):
+def test_discontinuous_ops_match_pytorch(name, dtype):
     for shape in SHAPES:
         check(name, shape, dtype)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (16, 40)])
-def test_16_bits_select_what_native_ones_select(shape):
+def test_bfloat16_amax_selects_the_same_element_as_pytorch(shape):
     def largest(x):
         return (x * x * 3 + x).amax(-1)
 
@@ -162,7 +162,7 @@ PROMOTED = {
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PROMOTED)
-def test_16_bits_are_rounded_before_they_are_promoted(name, dtype):
+def test_16_bit_results_are_rounded_before_promotion(name, dtype):
     formula, random = PROMOTED[name], torch.Generator().manual_seed(2)
     x, z = torch.randn(7, 33, generator=random).to(dtype), torch.randn(7, 1, generator=random)
     mine, native = pullback.function(formula)(x.requires_grad_(), z), formula(x, z)
@@ -170,7 +170,7 @@ def test_16_bits_are_rounded_before_they_are_promoted(name, dtype):
     torch.testing.assert_close(mine, native, rtol=1e-5, atol=1e-6)
 
 
-def test_a_number_that_is_chosen_is_rounded_as_a_tensor_keeps_it():
+def test_filled_scalar_is_rounded_to_the_tensor_dtype():
     def chosen(x):
         return (x.masked_fill(x > 0, 0.3) * 3).abs()
 

@@ -1,4 +1,4 @@
-"""The world of a call, and the one place that asks for it."""
+"""`dispatch.world`: the world of a call, and its only users."""
 
 import re
 from pathlib import Path
@@ -67,11 +67,11 @@ def in_autocast(function):
     ],
     ids=["eager", "parameter", "subclass", "grad", "vmap", "dual", "flops", "autocast", "make_fx", "jit", "fx"],
 )
-def test_the_world_of_a_call(run, world):
+def test_world_of_a_call(run, world):
     assert seen_by(run) == {world}
 
 
-def test_dynamo_takes_the_world_for_a_constant():
+def test_world_is_a_constant_for_dynamo():
     def function(x):
         return x * 2 if dispatch.world((x,)) is World.DYNAMO else x * 3
 
@@ -90,18 +90,18 @@ class Routes:
 
 
 @pytest.mark.parametrize("world", World)
-def test_each_world_has_a_route_that_every_handler_knows(world, monkeypatch):
+def test_every_handler_implements_the_route_of_each_world(world, monkeypatch):
     from pullback.derived import Derived
     from pullback.relaxed import Relaxed
     from pullback.ruled.functions import Ruled
 
     assert all(callable(getattr(handler, world.route)) for handler in (Derived, Relaxed, Ruled))
     monkeypatch.setattr(dispatch, "world", lambda args=(): world)
-    if world is not World.SYMBOLIC:  # which looks for the proxy
+    if world is not World.SYMBOLIC:  # it looks for the proxy
         assert dispatch.call(None, Routes(), (X,), {}) == world.route
 
 
-def test_the_fast_table_is_asked_first_and_may_decline():
+def test_cpp_table_is_asked_first_and_may_decline():
     class Table:
         def call(self, args):
             return NotImplemented if args[0] is None else "in C++"
@@ -113,7 +113,7 @@ def test_the_fast_table_is_asked_first_and_may_decline():
     assert dispatch.call(None, handler, (X,), {"scale": 2}) == "eager"
 
 
-def test_a_mode_below_sees_the_native_ops_of_an_op():
+def test_dispatch_mode_sees_the_native_ops():
     class Names(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             names.append(func.overloadpacket.__name__)
@@ -126,7 +126,7 @@ def test_a_mode_below_sees_the_native_ops_of_an_op():
     assert names == ["sin", "mul"]
 
 
-def test_one_module_asks_for_the_world():
+def test_only_dispatch_queries_the_world():
     asks = re.compile(r"\b(is_plain_eager|is_compiling|is_dynamo_compiling)\(\)")
     making = [path for path in SOURCES.rglob("*.py") if path.relative_to(SOURCES).parts[0] not in {"check", "_torch"}]
     asking = {path.relative_to(SOURCES).as_posix() for path in making if asks.search(path.read_text())}

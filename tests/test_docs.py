@@ -60,12 +60,12 @@ def generator():
     return runpy.run_path(str(ROOT / "docs" / "generate_rules.py"))
 
 
-def test_the_rule_pages_are_current(generator):
+def test_rule_pages_are_current(generator):
     stale = generator["outdated"](ROOT / "docs" / "rules")
     assert not stale, "run python docs/generate_rules.py"
 
 
-def test_an_outdated_rule_page_is_noticed_and_mended(generator, tmp_path):
+def test_outdated_rule_pages_are_reported_and_rewritten(generator, tmp_path):
     folder = tmp_path / "rules"
     generator["write"](folder)
     assert generator["outdated"](folder) == []
@@ -78,7 +78,7 @@ def test_an_outdated_rule_page_is_noticed_and_mended(generator, tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     for target in links(page):
         file, _, anchor = target.partition("#")
         there = (page.parent / file).resolve() if file else page
@@ -87,8 +87,8 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(there), target
 
 
-def test_files_that_the_pages_name_exist():
-    """By their path from the root, from the package or from the tests: `graph/partition.py`."""
+def test_files_named_by_the_pages_exist():
+    """Paths are relative to the root, the package or the tests: `graph/partition.py`."""
     names = {
         name for page in PAGES for name in re.findall(r"`([a-z_]+/[a-z0-9_/]+\.py)`", page.read_text(encoding="utf-8"))
     }
@@ -103,13 +103,13 @@ def test_files_that_the_pages_name_exist():
         assert all((ROOT / "src" / "pullback" / name).exists() for name in names), names
 
 
-def test_the_rule_that_contributing_shows_is_the_real_one():
+def test_rule_in_contributing_matches_its_file():
     (shown,) = blocks(ROOT / "CONTRIBUTING.md", "python")
     (file,) = ROOT.glob("src/pullback/check/rules/pb803_*.py")
     assert file.read_text(encoding="utf-8").endswith(f'"""\n\n{shown}')
 
 
-def test_the_op_that_contributing_shows_is_the_real_one():
+def test_op_in_contributing_matches_its_files():
     (shown,) = blocks(ROOT / "CONTRIBUTING.md", "diff")
     parts = re.split(r"^--- (.+)\n", shown, flags=re.MULTILINE)[1:]
     assert len(parts) == 4
@@ -117,7 +117,7 @@ def test_the_op_that_contributing_shows_is_the_real_one():
         assert re.sub(r"^\+", "", added, flags=re.MULTILINE) in (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_the_reference_has_every_public_name():
+def test_reference_lists_every_public_name():
     page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
     names = set(re.findall(r"^::: pullback\.(?:\w+\.api\.)?(\w+)$", page, re.MULTILINE))
     assert names == {*pullback.__all__} - {"__version__", "catalog"}
@@ -132,8 +132,8 @@ def test_pictures_are_small():
     assert all(picture.stat().st_size < 300_000 for picture in pictures)
 
 
-def test_the_picture_of_the_readme_stands_alone():
-    """Outside of the report's page, which has the colours."""
+def test_readme_picture_is_self_contained():
+    """Its colours do not depend on the style sheet of the report."""
     picture = (ROOT / "docs" / "sin_squared.svg").read_text(encoding="utf-8")
     assert "the numeric derivative" in picture
     assert "var(" not in picture
@@ -145,31 +145,31 @@ def module_of(page, folder):
     return import_source("\n\n".join(blocks(page, "python")), folder, f"code_of_{page.stem.lower()}")
 
 
-def test_the_code_of_the_guide_runs(tmp_path):
+def test_code_of_the_check_page_runs(tmp_path):
     module = module_of(ROOT / "docs" / "check.md", tmp_path)
     module.test_cube_is_sound()
     for args, kwargs in module.inputs(module.Cube):
         module.Cube.apply(*args, **kwargs)
 
 
-def test_the_code_of_the_page_on_programs_runs(tmp_path, capsys):
+def test_code_of_the_run_page_runs(tmp_path, capsys):
     assert module_of(ROOT / "docs" / "run.md", tmp_path).watched.report.ok
     assert "Square" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_code_of_the_guide_to_making_runs(tmp_path, capsys):
+def test_code_of_the_make_page_runs(tmp_path, capsys):
     module = module_of(ROOT / "docs" / "make.md", tmp_path)
     assert "sigmoid" in capsys.readouterr().out
     assert module.clip_grad.kind == "ruled"
 
 
-def test_the_code_of_the_page_on_accuracy_runs(tmp_path, capsys):
+def test_code_of_the_numerics_page_runs(tmp_path, capsys):
     module_of(ROOT / "docs" / "numerics.md", tmp_path)
     assert "d/dx" in capsys.readouterr().out
 
 
-def test_the_page_on_writing_shows_what_is_written(tmp_path):
+def test_write_page_shows_the_written_class(tmp_path):
     """To renew it: write the block of code to gates.py and run `pullback write gates.py:gate`."""
     page = ROOT / "docs" / "write.md"
     (shown,) = blocks(page, "text")
@@ -177,7 +177,7 @@ def test_the_page_on_writing_shows_what_is_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_on_fixing_shows_what_would_change(tmp_path):
+def test_fix_page_shows_the_printed_diff(tmp_path):
     """To renew it: write the block of code to ops.py and run `pullback check ops.py --diff`."""
     page = ROOT / "docs" / "fix.md"
     (source,), (shown,) = blocks(page, "python"), blocks(page, "diff")
@@ -187,7 +187,7 @@ def test_the_page_on_fixing_shows_what_would_change(tmp_path):
     assert printed.stdout == shown, printed.stderr
 
 
-def test_the_code_of_the_readme_runs_and_prints_what_it_shows(tmp_path, capsys):
+def test_readme_code_prints_what_the_readme_shows(tmp_path, capsys):
     _, printed, written = blocks(README, "text")
     module = module_of(README, tmp_path)
     assert capsys.readouterr().out == printed
@@ -195,7 +195,7 @@ def test_the_code_of_the_readme_runs_and_prints_what_it_shows(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_the_program_prints(tmp_path):
+def test_readme_shows_the_output_of_check(tmp_path):
     """To renew it: write the first block of code to ops.py and run `pullback check ops.py`."""
     shown = blocks(README, "text")[0]
     (tmp_path / "ops.py").write_text(blocks(README, "python")[0])
@@ -203,7 +203,7 @@ def test_the_readme_shows_what_the_program_prints(tmp_path):
     assert_shown(shown, subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout)
 
 
-def test_an_output_that_a_page_cuts_is_compared_all_the_same():
+def test_abridged_output_is_compared_around_the_ellipsis():
     assert_shown("a 1\n…\nd\n", "a 2\nb\nc\nd\n")
     assert_shown("…\nc\n…\n", "a\nb\nc\nd\n")
     for shown in ("b\n…\n", "a\nc\n…\n", "a\n…\nc\n", "…\nc\nb\n…\n", "a\n"):
@@ -219,8 +219,8 @@ def table(path, head):
     return {name: cells for name, *cells in rows}
 
 
-def test_the_figures_of_the_readme_are_those_of_the_pages():
-    """Each claim is made of the table that it links to."""
+def test_readme_figures_match_the_tables():
+    """Each claim is formatted from the table that it links to."""
     readme = " ".join(README.read_text(encoding="utf-8").split())
     wild = table(ROOT / "docs" / "in_the_wild.md", "| package")["13 packages"]
     power = table(ROOT / "benchmarks" / "README.md", "| found, of 179 mutants")
@@ -257,8 +257,8 @@ def test_the_figures_of_the_readme_are_those_of_the_pages():
     assert len(README.read_text(encoding="utf-8").splitlines()) < 120
 
 
-def test_summaries_in_words_are_those_of_the_tables():
-    """Of the FAQ, the page on performance and the cookbook: n times faster, where a table has a ratio of times."""
+def test_summaries_in_prose_match_the_tables():
+    """In the FAQ, the performance page and the cookbook: "n times faster", where a table has a ratio of times."""
     performance = ROOT / "docs" / "performance.md"
     rows = table(performance, "| median, worst (floor; goal)")
     sizes = [cell.partition(" (")[0].split(" = ")[-1] for cell in rows["median, worst (floor; goal)"]]

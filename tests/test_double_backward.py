@@ -1,4 +1,4 @@
-"""Rules that leave PyTorch, and residuals that autograd cannot follow: a second derivative is an error, always."""
+"""Double backward through rules that leave PyTorch, or through opaque residuals, always raises."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def _(g, out, x):
 
 @pullback.function(residuals=True)
 def with_residual(x):
-    return x.sin(), x.cos() * torch.ones(()).item()  # by way of Python, so it cannot be followed
+    return x.sin(), x.cos() * torch.ones(()).item()  # through a Python number, which autograd cannot follow
 
 
 @with_residual.vjp
@@ -48,7 +48,7 @@ def create_graph(op):
 
 
 def create_graph_beside_another_way(op):
-    """The sine gives a gradient too, so a missing one would not be noticed by the engine."""
+    """The sine gives a gradient too, so that the engine would not notice a missing one."""
     x = leaf()
     (g,) = torch.autograd.grad((op(x) + x.sin()).sum(), x, create_graph=True)
     return torch.autograd.grad(g.sum(), x)
@@ -93,31 +93,31 @@ WAYS = [
 @OPS
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
-def test_a_second_derivative_is_an_error(op, way):
+def test_second_derivative_raises(op, way):
     with pytest.raises(pullback.DerivativeError, match=op.__name__):
         way(op)
 
 
 @OPS
-def test_a_first_derivative_that_could_be_differentiated_is_right(op):
+def test_first_derivative_with_create_graph_is_right(op):
     x = leaf()
     (g,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
     assert torch.allclose(g, X.cos(), rtol=1e-15)
 
 
-def test_first_derivatives_with_residuals_hold_under_transforms():
+def test_first_derivative_with_opaque_residuals_is_right_under_transforms():
     assert torch.equal(grad(summed(with_residual))(X), X.cos())
     assert torch.equal(vmap(grad(with_residual))(X), X.cos())
     assert torch.equal(jvp(with_residual, (X,), (ONES,))[1], X.cos())
 
 
-def test_numpy_under_a_transform_says_where_it_may_be_called():
+def test_numpy_formula_raises_under_transforms():
     for transform in (grad(summed(through_numpy)), vmap(through_numpy)):
         with pytest.raises(pullback.DerivativeError, match="outside of the transform"):
             transform(X)
 
 
-def test_residuals_that_are_indices_hide_nothing():
+def test_integer_residuals_allow_double_backward():
     @pullback.function(residuals=True)
     def largest(x):
         values, indices = x.max(-1)
@@ -172,7 +172,7 @@ AT = torch.tensor([1.0, 2.0])
     [lambda: torch.autocast("cpu"), lambda: FlopCounterMode(display=False), forward_ad.dual_level],
     ids=["autocast", "a dispatch mode", "a dual level"],
 )
-def test_a_backward_outside_of_pytorch_has_no_derivative_in_any_mode(around, slope, cube):
+def test_double_backward_through_numpy_raises_in_every_mode(around, slope, cube):
     op, x = cube(slope), AT.clone().requires_grad_()
     with around():
         (g,) = torch.autograd.grad((op(x) * x).sum(), x, create_graph=True)
@@ -182,7 +182,7 @@ def test_a_backward_outside_of_pytorch_has_no_derivative_in_any_mode(around, slo
 
 
 @pytest.mark.parametrize("cube", [cube_by_rule, cube_by_class])
-def test_nor_under_transforms(cube):
+def test_double_backward_through_item_raises_under_transforms(cube):
     op = cube(lambda x: 3 * x.item() ** 2)
 
     def f(x):
@@ -195,7 +195,7 @@ def test_nor_under_transforms(cube):
             twice(x)
 
 
-def test_a_jvp_outside_of_pytorch_has_no_derivative():
+def test_differentiating_a_numpy_jvp_raises():
     op = pullback.function(lambda x: x**3)
     op.vjp(lambda g, out, x: g * slope_of_numpy(x)).jvp(lambda t, out, x: t[0] * slope_of_numpy(x))
     with forward_ad.dual_level():
@@ -233,7 +233,7 @@ class StraightThrough(pullback.AutogradFunction):
 
 
 @pytest.mark.parametrize("op", [straight_through, StraightThrough.apply], ids=["rule", "class"])
-def test_a_cotangent_that_is_returned_as_it_is_has_a_derivative(op):
+def test_rule_returning_its_cotangent_is_differentiable(op):
     x, v = leaf(), ONES.clone().requires_grad_()
     (g,) = torch.autograd.grad(op(x), x, v, create_graph=True)
     assert torch.equal(torch.autograd.grad(g, v, X)[0], X)  # the tangent, by two backwards
@@ -243,7 +243,7 @@ def test_a_cotangent_that_is_returned_as_it_is_has_a_derivative(op):
     assert not g.requires_grad
 
 
-def test_it_has_one_under_a_dual_level():
+def test_rule_returning_its_cotangent_is_differentiable_under_a_dual_level():
     hessian = torch.autograd.functional.hessian(
         lambda x: straight_through(x).sum(), X, vectorize=True, outer_jacobian_strategy="forward-mode"
     )

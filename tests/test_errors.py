@@ -1,4 +1,4 @@
-"""Faults of Pullback's own: told once for each op, raised where they are looked for. What others raise is no fault."""
+"""Internal faults of Pullback: raised under tests, one warning per op otherwise. User errors are not faults."""
 
 import os
 import subprocess
@@ -43,14 +43,14 @@ def lenient(monkeypatch):
 
 
 @pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "zeros", "partition"])
-def test_a_fault_is_raised_in_tests(monkeypatch, owner, name, broken):
+def test_fault_is_raised_in_strict_mode(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(errors.FaultError, match="Error: a fault"):
         pullback.function(stable=False)(formula)(torch.ones(3, requires_grad=True))
 
 
 @pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "zeros", "partition"])
-def test_a_fault_is_told_once_for_each_op_and_results_are_right(monkeypatch, lenient, owner, name, broken):
+def test_fault_warns_once_per_op_and_results_are_right(monkeypatch, lenient, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     op = pullback.function(stable=False)(formula)
     with warnings.catch_warnings(record=True) as caught:
@@ -63,12 +63,12 @@ def test_a_fault_is_told_once_for_each_op_and_results_are_right(monkeypatch, len
             torch.testing.assert_close(*gradients, rtol=1e-14, atol=1e-15)
     texts = [str(w.message) for w in caught]
     assert len(texts) == len(set(texts))
-    assert 1 <= len(texts) <= 2  # by name, and where no name is known by the place in the formula
+    assert 1 <= len(texts) <= 2  # by the op's name, and by the line of the formula where there is no name
     assert all("Please report" in text and "Error: a fault, in " in text for text in texts)
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_fault_in_a_proof_is_told_and_nothing_is_taken_for_proven(monkeypatch, strict, lenient):
+def test_fault_in_a_linearity_proof_proves_nothing(monkeypatch, strict, lenient):
     monkeypatch.setenv("PULLBACK_STRICT", str(int(strict)))
     monkeypatch.setattr(linear, "_is_additive", fault)
     op = pullback.function(lambda x: x.clone())
@@ -96,18 +96,18 @@ def indivisible(x):
 @pytest.mark.parametrize(
     ("f", "error"), [(raising, KeyError), (indivisible, RuntimeError), (lambda x: x.nothing, AttributeError)]
 )
-def test_what_a_formula_raises_is_no_fault(f, error):
+def test_error_raised_by_a_formula_is_no_fault(f, error):
     with pytest.raises(error):
         pullback.function(f)(torch.ones(3, requires_grad=True))
 
 
 @pytest.mark.parametrize("f", [lambda x: x[x > 0].sum(), lambda x: torch.nonzero(x) * x.sum(), torch.special.airy_ai])
-def test_what_pytorch_refuses_is_no_fault(f):
+def test_op_unsupported_by_the_tracer_is_no_fault(f):
     x = torch.ones(3, requires_grad=True)
     assert torch.equal(pullback.function(f)(x), f(x))
 
 
-def test_programs_that_tests_start_are_strict_too():
+def test_subprocesses_of_tests_are_strict():
     done = subprocess.run(
         [sys.executable, "-c", "import os; print(os.environ['PULLBACK_STRICT'])"], capture_output=True
     )

@@ -9,7 +9,7 @@ import pullback
 
 
 class Sine(pullback.AutogradFunction):
-    """Old style, forward alone."""
+    """Old style, only a forward."""
 
     @staticmethod
     def forward(ctx, x, scale=2.0):
@@ -19,7 +19,7 @@ class Sine(pullback.AutogradFunction):
 
 
 class NewSine(pullback.AutogradFunction):
-    """New style, forward alone."""
+    """New style, only a forward."""
 
     @staticmethod
     def forward(x, scale=2.0):
@@ -98,7 +98,7 @@ def compiled(function):
 
 
 @pytest.mark.parametrize("function", [Sine, NewSine])
-def test_forward_alone_is_enough(function):
+def test_forward_without_backward_is_derived(function):
     x = leaf()
     (g,) = torch.autograd.grad(function.apply(x).sum(), x, create_graph=True)
     (gg,) = torch.autograd.grad(g.sum(), x)
@@ -111,7 +111,7 @@ def test_forward_alone_is_enough(function):
 
 
 @pytest.mark.parametrize("function", [Minus3, OldMinus3])
-def test_what_is_defined_is_honoured(function):
+def test_defined_backward_is_used(function):
     x = leaf()
     (g,) = torch.autograd.grad(function.apply(x).sum(), x)
     assert g.tolist() == [-3, -3, -3]
@@ -119,19 +119,19 @@ def test_what_is_defined_is_honoured(function):
     assert g.tolist() == [-3, -3, -3]
 
 
-def test_new_style_is_batched():
+def test_new_style_class_supports_vmap():
     assert grad(lambda t: Minus3.apply(t).sum())(X).tolist() == [-3, -3, -3]
     assert vmap(grad(Minus3.apply))(X).tolist() == [-3, -3, -3]
 
 
 @pytest.mark.parametrize("function", [Minus3, OldMinus3, NumpyCube, OnceCube])
-def test_a_transform_that_loses_the_backward_is_refused(function):
+def test_compiled_transform_that_loses_the_backward_raises(function):
     with pytest.raises(Exception, match="would be lost"):
         compiled(grad(lambda t: function.apply(t).sum()))(X)
 
 
 @pytest.mark.parametrize("function", [Minus3, OldMinus3])
-def test_one_of_a_computed_input_is_refused_or_right(function):
+def test_compiled_transform_of_a_computed_input_raises_or_is_right(function):
     def second(t):
         return grad(lambda u: grad(lambda v: (function.apply(v.sin()) ** 2).sum())(u).sum())(t)
 
@@ -143,7 +143,7 @@ def test_one_of_a_computed_input_is_refused_or_right(function):
 
 
 @pytest.mark.parametrize("function", [Minus3, OldMinus3])
-def test_export_under_vmap_is_refused(function):
+def test_export_under_vmap_raises(function):
     class Model(torch.nn.Module):
         def forward(self, x):
             return vmap(function.apply)(x)
@@ -153,7 +153,7 @@ def test_export_under_vmap_is_refused(function):
 
 
 @pytest.mark.parametrize("function", [Minus3, OldMinus3])
-def test_a_compiled_one_is_not_differentiated_twice(function):
+def test_double_backward_of_a_compiled_call_raises(function):
     x = leaf()
     torch._dynamo.reset()
     y = torch.compile(lambda t: function.apply(t.sin()), backend="eager", fullgraph=True)(x)
@@ -163,7 +163,7 @@ def test_a_compiled_one_is_not_differentiated_twice(function):
 
 
 @pytest.mark.parametrize("function", [Minus3, OldMinus3])
-def test_export_then_train_is_refused(function):
+def test_training_an_exported_program_raises(function):
     class Model(torch.nn.Module):
         def forward(self, x):
             return function.apply(x)
@@ -176,7 +176,7 @@ def test_export_then_train_is_refused(function):
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("function", [Minus3, OldMinus3])
-def test_export_of_a_model_that_trains_is_refused(function, strict):
+def test_export_of_a_trainable_model_raises(function, strict):
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -200,7 +200,7 @@ def test_symbolic_trace_records_one_op(function):
 
 
 @pytest.mark.parametrize("function", [NumpyCube, OnceCube, SavedIntermediate])
-def test_second_derivatives_that_autograd_cannot_see_are_refused(function):
+def test_hidden_dependence_raises_in_second_order(function):
     x = leaf()
     (g,) = torch.autograd.grad(function.apply(x).sum(), x, create_graph=True)
     with pytest.raises((pullback.DerivativeError, RuntimeError), match=r"no derivative itself|once_differentiable"):
@@ -210,8 +210,8 @@ def test_second_derivatives_that_autograd_cannot_see_are_refused(function):
 
 
 @pytest.mark.parametrize("twice", [lambda f: grad(grad(f)), lambda f: torch.func.jacrev(torch.func.jacrev(f))])
-def test_once_differentiable_is_refused_under_transforms_too(twice):
-    """PyTorch returns 0 there, silently."""
+def test_once_differentiable_raises_in_second_order_under_transforms(twice):
+    """PyTorch silently returns 0 there."""
 
     class Once(pullback.AutogradFunction):
         @staticmethod
@@ -234,7 +234,7 @@ def test_once_differentiable_is_refused_under_transforms_too(twice):
         vmap(twice(Once.apply))(X)
 
 
-def test_writing_to_an_input_is_refused():
+def test_write_to_an_input_raises():
     class Doubled(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x):
@@ -254,7 +254,7 @@ def test_writing_to_an_input_is_refused():
     ],
     ids=["a branch", "item", "numpy"],
 )
-def test_a_forward_that_reads_values_is_refused_in_either_style(reading):
+def test_forward_that_reads_values_raises_in_either_style(reading):
     class New(pullback.AutogradFunction):
         @staticmethod
         def forward(x):
@@ -272,7 +272,7 @@ def test_a_forward_that_reads_values_is_refused_in_either_style(reading):
             cls.apply(leaf())
 
 
-def test_a_forward_may_ask_who_needs_a_gradient():
+def test_forward_may_read_needs_input_grad():
     class Asking(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x, y):
@@ -284,7 +284,7 @@ def test_a_forward_may_ask_who_needs_a_gradient():
     assert torch.equal(Asking.apply(x, y), x * y)
 
 
-def test_what_a_forward_keeps_on_its_context_is_its_own():
+def test_attributes_of_ctx_belong_to_one_call():
     class Scaled(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x, k):
@@ -311,12 +311,12 @@ def test_non_differentiable_outputs_stay_so():
     assert not weight.requires_grad
 
 
-def test_the_base_itself_is_no_function():
+def test_apply_of_the_base_class_raises():
     with pytest.raises(pullback.FormulaError, match="has no `forward`"):
         pullback.AutogradFunction.apply(X)
 
 
-def test_a_jvp_is_differentiated_by_forward_mode_around_it():
+def test_jvp_of_jvp_differentiates_the_jvp():
     class Cubic(pullback.AutogradFunction):
         @staticmethod
         def forward(x):
@@ -342,7 +342,7 @@ def test_a_jvp_is_differentiated_by_forward_mode_around_it():
     assert torch.equal(torch.func.jvp(first, (x,), (ones,))[1], 6 * x)
 
 
-def test_the_context_may_have_another_name():
+def test_ctx_may_have_another_name():
     class Named(pullback.AutogradFunction):
         @staticmethod
         def forward(context, x):
@@ -363,7 +363,7 @@ def test_the_context_may_have_another_name():
     assert g.tolist() == [-3, -3, -3]
 
 
-def test_keyword_arguments_are_taken_as_pytorch_takes_them():
+def test_keyword_arguments_of_apply():
     class Times(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x, k=2.0):
@@ -377,7 +377,7 @@ def test_keyword_arguments_are_taken_as_pytorch_takes_them():
     assert torch.autograd.grad(Times.apply(x := leaf(), k=3.0).sum(), x)[0].tolist() == [3, 3, 3]
 
 
-def test_methods_may_be_of_the_class():
+def test_methods_may_be_classmethods():
     class Scaled(pullback.AutogradFunction):
         slope = -3.0
 
@@ -404,7 +404,7 @@ def test_methods_may_be_of_the_class():
 
 
 @pytest.mark.parametrize("kept", [lambda x: [x], lambda x: {"x": (x, 1)}])
-def test_a_jvp_finds_its_tensors_in_containers(kept):
+def test_jvp_may_read_tensors_in_containers_on_ctx(kept):
     class Square(pullback.AutogradFunction):
         @staticmethod
         def forward(x):
@@ -426,7 +426,7 @@ def test_a_jvp_finds_its_tensors_in_containers(kept):
     assert torch.equal(jvp(first, (X,), (torch.ones_like(X),))[1], 2 * torch.ones_like(X))
 
 
-def test_what_a_class_keeps_is_unpacked_once():
+def test_saved_tensors_are_unpacked_once():
     class Norm(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x):
@@ -445,7 +445,7 @@ def test_what_a_class_keeps_is_unpacked_once():
         out = checkpoint(Norm.apply, x, use_reentrant=False)
         (g,) = torch.autograd.grad((out * X).sum(), x, create_graph=create_graph)
         assert torch.allclose(g, native)
-    freed = []  # as hooks do that keep tensors on a disk
+    freed = []  # as hooks do that store tensors on disk
     with torch.autograd.graph.saved_tensors_hooks(lambda t: [t], lambda kept: freed.append(0) or kept.pop()):
         out = Norm.apply(x)
     assert torch.allclose(torch.autograd.grad((out * X).sum(), x)[0], native)

@@ -1,4 +1,4 @@
-"""The guard: what bypasses a rule meets an error, what only computes does not."""
+"""The tripwire raises if a derivative bypasses a rule, and passes values through."""
 
 import pytest
 import torch
@@ -16,13 +16,13 @@ def wired(x):
     return tripwire(x, [x], "op")
 
 
-def test_the_value_is_a_copy():
+def test_tripwire_copies_the_value():
     y = wired(X)
     assert torch.equal(y, X)
     assert y.data_ptr() != X.data_ptr()
 
 
-def test_reverse_mode_is_refused():
+def test_tripwire_raises_in_reverse_mode():
     x = X.clone().requires_grad_()
     with pytest.raises(DerivativeError, match=MESSAGE):
         wired(x)
@@ -31,25 +31,25 @@ def test_reverse_mode_is_refused():
     assert torch.equal(wired(x.detach()), X)
 
 
-def test_forward_mode_is_refused_also_under_no_grad():
+def test_tripwire_raises_in_forward_mode_under_no_grad():
     with forward_ad.dual_level(), torch.no_grad(), pytest.raises(DerivativeError, match=MESSAGE):
         wired(forward_ad.make_dual(X, X))
 
 
-def test_what_was_computed_outside_of_pytorch_is_refused_by_its_sources():
+def test_tripwire_raises_for_numpy_results_by_their_sources():
     x = X.clone().requires_grad_()
     with pytest.raises(DerivativeError, match=MESSAGE):
         tripwire(torch.from_numpy(2 * x.detach().numpy()), [x], "op")
 
 
-def test_transforms_that_only_compute_pass():
+def test_tripwire_passes_vmap_fake_and_meta_tensors():
     assert torch.equal(torch.func.vmap(wired)(X), X)
     with FakeTensorMode() as mode:
         assert wired(mode.from_tensor(X)).shape == X.shape
     assert wired(X.to("meta")).is_meta
 
 
-def test_torch_library_finds_no_fault_in_the_op():
+def test_tripwire_passes_opcheck():
     torch.library.opcheck(
         torch.ops.pullback.tripwire.default, (X, [X], "op"), test_utils=("test_schema", "test_faketensor")
     )

@@ -26,7 +26,7 @@ _PROGRESS = re.compile(r"^pullback: auditing: .*\n", re.MULTILINE)
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.few(5)
-def test_a_page_prints_what_it_shows(page, tmp_path, capsys):
+def test_page_prints_what_it_shows(page, tmp_path, capsys):
     """All blocks of Python are one module; a block of text below one is what it prints, to the letter."""
     blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
     source = "".join(f"{code}\n\nprint({_END!r})\n\n\n" for code, _ in blocks)
@@ -35,13 +35,13 @@ def test_a_page_prints_what_it_shows(page, tmp_path, capsys):
     assert printed[:-1] == [shown for _, shown in blocks]
 
 
-def test_the_core_is_as_short_as_its_page_says():
+def test_core_has_at_most_300_lines():
     code = "".join(block for block, _ in _BLOCK.findall(CORE.read_text(encoding="utf-8")))
     assert 200 < len(code.splitlines()) <= 300
 
 
 @pytest.mark.slow
-def test_the_tutorial_prints_what_it_shows(tmp_path):
+def test_tutorial_prints_what_it_shows(tmp_path):
     """Blocks of Python are files, named in their first line; blocks of a console are run beside them, in order."""
     for language, block in _STEP.findall(TUTORIAL.read_text(encoding="utf-8")):
         if language == "python":
@@ -63,15 +63,15 @@ def run_in(folder, command):
     return done.stdout + _PROGRESS.sub("", done.stderr)
 
 
-def test_the_page_on_errors_has_each_class():
+def test_errors_page_lists_each_class():
     classes = {name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__}
     classes = {name for name in classes if isinstance(getattr(errors, name), type)}
     assert len(classes) == 8
     assert set(re.findall(r"^## `(\w+)`$", ERRORS, re.MULTILINE)) == classes
 
 
-def test_the_page_on_errors_quotes_what_is_said():
-    """What stands in code in the first column of its tables, and first in the list of warnings."""
+def test_errors_page_quotes_messages_of_the_source():
+    """The code in the first column of its tables, and at the start of each listed warning."""
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     said = re.sub(r'"\s*\n\s*f?"', "", sources)  # strings over several lines
     cells = re.findall(r"^\| (`.*?`) \| ", ERRORS, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What a context keeps of the forward, under transforms: its derivative is refused, in plain eager mode too."""
+"""Intermediates kept on `ctx` hide a dependence on the inputs: second derivatives through them raise."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -98,24 +98,24 @@ SECOND = {
 
 @pytest.mark.parametrize("function", [OnContext, Saved])
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
-def test_what_is_kept_has_no_derivative_under_transforms(function, second):
+def test_intermediate_on_ctx_raises_in_second_order_under_transforms(function, second):
     with pytest.raises(pullback.DerivativeError, match="no derivative itself"):
         second(function.apply)(X)
 
 
 @pytest.mark.parametrize("second", [SECOND["grad of grad"], through_vmap])
-def test_nor_where_it_is_saved_for_backward_alone(second):
+def test_intermediate_saved_for_backward_raises_in_second_order(second):
     with pytest.raises(pullback.DerivativeError, match="no derivative itself"):
         second(SavedForBackward.apply)(X)
 
 
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
-def test_inputs_outputs_numbers_and_masks_may_be_kept(second):
+def test_inputs_outputs_numbers_and_masks_may_be_on_ctx(second):
     torch.testing.assert_close(second(Honest.apply)(X), X.exp())
 
 
 @pytest.mark.parametrize("function", [OnContext, Saved, Honest])
-def test_the_first_derivative_is_the_rules(function):
+def test_first_derivative_is_the_rules(function):
     for first in (
         grad(lambda x: function.apply(x).sum()),
         vmap(grad(function.apply)),
@@ -126,7 +126,7 @@ def test_the_first_derivative_is_the_rules(function):
 
 
 @pytest.mark.parametrize("function", [OnContext, OldStyle])
-def test_modes_that_are_no_transform_refuse_too(function):
+def test_intermediate_on_ctx_raises_in_second_order_under_a_function_mode(function):
     x = X.clone().requires_grad_()
     with torch.overrides.BaseTorchFunctionMode():
         (first,) = torch.autograd.grad(function.apply(x).sum(), x, create_graph=True)
@@ -135,7 +135,7 @@ def test_modes_that_are_no_transform_refuse_too(function):
             torch.autograd.grad(first.sum(), x)
 
 
-def test_a_forward_reads_and_deletes_what_it_set():
+def test_forward_may_read_and_delete_ctx_attributes():
     class Scratch(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x):
@@ -182,7 +182,7 @@ class Slotted:
     ids=["dataclass", "slots", "nested", "partial", "closure", "method", "deque", "method of a tensor"],
 )
 @pytest.mark.parametrize("is_output", [False, True])
-def test_objects_are_looked_into(keep, is_output):
+def test_tensors_inside_objects_on_ctx_are_found(keep, is_output):
     class Function(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x):
@@ -203,7 +203,7 @@ def test_objects_are_looked_into(keep, is_output):
             torch.autograd.grad(first.sum(), x)
 
 
-def test_modules_may_be_kept():
+def test_modules_may_be_on_ctx():
     class Function(pullback.AutogradFunction):
         @staticmethod
         def forward(ctx, x, module):

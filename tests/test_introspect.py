@@ -43,7 +43,7 @@ def test_graphs_of_every_order_compute_the_derivative():
         torch.testing.assert_close(ours, native)
 
 
-def test_without_an_example_the_first_call_serves():
+def test_graph_without_arguments_uses_the_first_call():
     @pullback.function
     def cube(x):
         return x**3
@@ -54,14 +54,14 @@ def test_without_an_example_the_first_call_serves():
     assert cube.graph(order=1)(X, G)[0].tolist() == (3 * X**2).tolist()
 
 
-def test_saved_says_what_is_kept_and_what_is_alive_anyway():
+def test_saved_lists_tensors_and_which_are_alive_anyway():
     saved = gate.saved(X)
     assert [s.name for s in saved if s.alive] == ["x"]
     assert sum(s.bytes for s in saved if not s.alive) == 4 * X.nbytes or len(saved) > 1
     assert clip_grad.saved(X, 0.5) == []
 
 
-def test_explain_is_one_page():
+def test_explain_shows_derivative_saved_tensors_and_domain():
     page = gate.explain(X)
     for part in ("torch.sigmoid(x)", "sigmoid(x)", "Saved for backward", "Kinks: none.", "rsqrt: its argument"):
         assert part in page
@@ -70,12 +70,12 @@ def test_explain_is_one_page():
     assert "given by a rule" in clip_grad.explain(X, 0.5)
 
 
-def test_a_rule_has_no_graph_of_its_derivative():
+def test_graph_of_a_rule_raises():
     with pytest.raises(pullback.OptionError, match="is a rule"):
         clip_grad.graph(X, 0.5, order=1)
 
 
-def test_explain_says_why_a_call_runs_as_it_stands():
+def test_explain_says_why_a_call_runs_inline():
     class Scale:
         factor = 2.0
 
@@ -88,7 +88,7 @@ def test_explain_says_why_a_call_runs_as_it_stands():
     assert "may change between calls" in scaled.explain(X)
 
 
-def test_names_of_inputs():
+def test_input_names_spell_out_containers():
     def total(first, *rest, weights):
         return first + sum(rest) + weights["w"]
 
@@ -117,25 +117,25 @@ class Layer(torch.nn.Module):
 
 
 @pytest.mark.parametrize("explain", [lambda m: m.act.explain(X), lambda m: m.forward.explain(m, X)])
-def test_parameters_have_the_names_they_have_in_the_module(explain):
+def test_parameters_are_named_as_in_the_module(explain):
     page = explain(Layer())
     assert "self.inner.weight" in page
     assert "_param_constant" not in page
     assert "self.inner.weight: float64 [3, 2], 48 bytes, alive anyway" in page
 
 
-def test_a_bound_op_looks_inside_of_a_call_on_its_object():
+def test_introspection_of_a_bound_op():
     layer = Layer()
     assert [s.name for s in layer.act.saved(X)] == [s.name for s in Layer.act.saved(layer, X)]
     assert torch.equal(layer.act.graph(X)(X)[0], layer(X))
 
 
-def test_tensors_closed_over_have_their_names():
+def test_captured_tensors_have_their_names():
     weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
     assert "mul(g, weight)" in pullback.function(lambda x: x * weight).explain(X)
 
 
-def test_both_rules_are_shown():
+def test_explain_shows_vjp_and_jvp():
     op = pullback.function(lambda x: x.clone())
 
     @op.vjp
@@ -151,7 +151,7 @@ def test_both_rules_are_shown():
     assert "return -3 * tangents[0]" in page
 
 
-def test_a_formula_that_no_trace_holds_is_explained_without_its_derivative():
+def test_explain_of_an_untraceable_formula_has_no_derivative():
     seen = {}
 
     @pullback.function

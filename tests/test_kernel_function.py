@@ -1,4 +1,4 @@
-"""Plain eager mode: the graphs inside one autograd node."""
+"""Plain eager mode: kernels inside one autograd node."""
 
 import threading
 
@@ -24,19 +24,19 @@ def op(x, y):
     return formula(x, y)
 
 
-def test_one_node_stands_for_the_formula():
+def test_formula_is_one_autograd_node():
     out = op(leaf(3), leaf(3))
     assert [f for f, _ in out.grad_fn.next_functions if f is not None and "Accumulate" not in f.name()] == []
 
 
-def test_values_and_gradients_are_bit_for_bit():
+def test_values_and_gradients_equal_the_formula_bitwise():
     x, y = leaf(50), leaf(50, seed=1)
     ours, native = op(x, y), formula(x, y)
     assert torch.equal(ours, native)
     assert all(map(torch.equal, grad(ours.sum(), [x, y]), grad(native.sum(), [x, y])))
 
 
-def test_a_retained_graph_runs_again_and_the_same():
+def test_retained_graph_gives_the_same_gradients():
     x, y = leaf(3), leaf(3, seed=1)
     out = op(x, y).sum()
     first = grad(out, [x, y], retain_graph=True)
@@ -54,7 +54,7 @@ def test_gradients_accumulate_over_calls():
     assert torch.equal(x.grad, 2 * grad(formula(x, y).sum(), x)[0])
 
 
-def test_the_same_tensor_twice():
+def test_same_tensor_as_both_inputs():
     x = leaf(3)
     for create_graph in (False, True):
         ours = grad(op(x, x).sum(), x, create_graph=create_graph)[0]
@@ -64,7 +64,7 @@ def test_the_same_tensor_twice():
 
 
 @pytest.mark.parametrize("orders", [1, 2, 3])
-def test_an_input_made_from_another_is_not_counted_twice(orders):
+def test_input_computed_from_another_input(orders):
     x = leaf(3)
     results = []
     for f in (op, formula):
@@ -76,7 +76,7 @@ def test_an_input_made_from_another_is_not_counted_twice(orders):
     assert torch.allclose(*results, rtol=1e-12, atol=0)
 
 
-def test_an_input_that_is_a_result_of_the_same_op():
+def test_nested_calls_of_the_same_op():
     x = leaf(3)
     results = []
     for f in (op, formula):
@@ -85,13 +85,13 @@ def test_an_input_that_is_a_result_of_the_same_op():
     assert torch.allclose(*results, rtol=1e-12, atol=0)
 
 
-def test_only_some_inputs_require_grad():
+def test_gradients_only_for_inputs_that_require_grad():
     x, y = leaf(3), leaf(3, seed=1).detach()
     assert torch.equal(grad(op(x, y).sum(), x)[0], grad(formula(x, y).sum(), x)[0])
     assert not op(x.detach(), y).requires_grad
 
 
-def test_an_input_that_starts_to_require_grad_later():
+def test_input_that_starts_to_require_grad_later():
     x, y = leaf(3), leaf(3, seed=1).detach()
     op(x, y)
     y.requires_grad_()
@@ -107,7 +107,7 @@ def test_no_grad_and_inference_mode_record_nothing():
         assert torch.equal(out, formula(x, y))
 
 
-def test_double_backward_along_cotangents():
+def test_double_backward_differentiates_the_cotangent():
     x, y, g = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
     results = []
     for f in (op, formula):
@@ -116,7 +116,7 @@ def test_double_backward_along_cotangents():
     assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(*results, strict=True))
 
 
-def test_an_input_written_to_before_the_backward_is_an_error():
+def test_input_modified_before_backward_raises():
     x, y = leaf(3), leaf(3, seed=1)
     out = op(x, y)
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_an_input_written_to_before_the_backward_is_an_error():
         out.sum().backward()
 
 
-def test_threads_share_an_op():
+def test_threads_may_share_an_op():
     x, y = leaf(20), leaf(20, seed=1)
     expected = grad(formula(x, y).sum(), [x, y])
     wrong = []
@@ -143,7 +143,7 @@ def test_threads_share_an_op():
     assert not wrong
 
 
-def test_a_sparse_cotangent_counts_as_its_dense_form():
+def test_sparse_cotangent_equals_its_dense_form():
     weight = leaf(6, 2)
     twice = pullback.function(lambda w: w * w)
     index = torch.tensor([1, 3, 3])
@@ -152,7 +152,7 @@ def test_a_sparse_cotangent_counts_as_its_dense_form():
     assert torch.equal(ours, native)
 
 
-def test_methods_and_keywords():
+def test_op_as_method_with_keywords():
     class Layer(torch.nn.Module):
         scale = 2.0
 
@@ -171,7 +171,7 @@ class Tagged(torch.Tensor):
 
 
 @pytest.mark.parametrize("backend", ["auto", "eager"])
-def test_a_cotangent_of_a_class_of_the_users_has_a_plain_gradient(backend):
+def test_subclass_cotangent_gives_a_plain_gradient(backend):
     op = pullback.function(backend=backend)(lambda x: torch.sigmoid(x) * x)
     x = torch.randn(6, 8, requires_grad=True)
     for create_graph in (False, True):

@@ -156,20 +156,20 @@ def test_arrows_point_down() -> None:
     assert not sorted(wrong)
 
 
-def test_there_are_no_circles() -> None:
+def test_there_are_no_import_cycles() -> None:
     imports = {(name, module) for name, path in _MODULES.items() for module in _imports(path) if module != name}
     circles = [c for c in networkx.strongly_connected_components(networkx.DiGraph(imports)) if len(c) > 1]
     assert [sorted(circle) for circle in circles] == []
 
 
-def test_the_audit_knows_no_kernels() -> None:
+def test_audit_does_not_import_op_making_parts() -> None:
     files = [*(_ROOT / "check").rglob("*.py"), *(_ROOT / "report").rglob("*.py")]
     known = {module for path in files for module in _imports(path)}
     assert len(known) > 50
     assert not {module for module in known if module.partition(".")[0] in _MAKING}
 
 
-def test_only_the_command_line_imports_what_changes_files() -> None:
+def test_only_cli_imports_fix() -> None:
     importing = {
         path.relative_to(_ROOT).parts[0]
         for path in _MODULES.values()
@@ -179,7 +179,7 @@ def test_only_the_command_line_imports_what_changes_files() -> None:
     assert importing == {"fix", "cli"}
 
 
-def test_private_pytorch_is_used_in_one_folder_alone() -> None:
+def test_private_pytorch_modules_are_imported_only_in_torch_folder() -> None:
     private = {
         f"{path.relative_to(_ROOT)}: {node.module}"
         for path in _MODULES.values()

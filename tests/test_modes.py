@@ -1,4 +1,4 @@
-"""Modes that notice values leaving PyTorch, and random numbers."""
+"""Modes that detect values leaving PyTorch, and random draws."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ X = torch.ones(2)
         (False, lambda x: x.detach().clone()),
     ],
 )
-def test_values_that_leave_pytorch_are_noticed(leaves, call):
+def test_escape_mode_detects_values_leaving_pytorch(leaves, call):
     with EscapeMode() as watch:
         call(X)
     assert watch.escaped is leaves
@@ -40,7 +40,7 @@ def test_values_that_leave_pytorch_are_noticed(leaves, call):
         (False, lambda x: torch.nn.functional.dropout(x, training=False)),
     ],
 )
-def test_random_numbers_are_noticed(draws, call):
+def test_random_mode_detects_draws(draws, call):
     with RandomMode() as watch:
         call(X)
     assert watch.drew is draws

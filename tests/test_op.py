@@ -34,7 +34,7 @@ def leaf(*shape, dtype=torch.float64):
     return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
 
 
-def test_derived_orders_equal_native():
+def test_derived_orders_equal_autograd_bitwise():
     x = leaf(5)
     ours, native = gate(x), torch.sigmoid(x) * torch.rsqrt(1 + torch.exp(x))
     for _ in range(4):
@@ -43,7 +43,7 @@ def test_derived_orders_equal_native():
         (native,) = torch.autograd.grad(native.sum(), x, create_graph=True)
 
 
-def test_relaxed_keeps_bits_and_takes_the_other_derivative():
+def test_relaxed_op_has_the_hard_value_and_the_soft_derivative():
     x = torch.tensor([-0.3, -0.0, 0.5, 3e38, torch.inf], requires_grad=True)
     y = round_ste(x)
     assert torch.equal(y.view(torch.int32), torch.round(x).view(torch.int32))
@@ -51,19 +51,19 @@ def test_relaxed_keeps_bits_and_takes_the_other_derivative():
     assert g.tolist() == [1, 1, 1, 1, 0]  # where the relaxation is not finite, none
 
 
-def test_ruled_gradient_is_the_rules():
+def test_ruled_op_has_the_rules_gradient():
     x = leaf(3)
     (g,) = torch.autograd.grad((clip_grad(x, 0.5) * 3).sum(), x)
     assert g.tolist() == [0.5, 0.5, 0.5]
 
 
-def test_nonlinear_rule_refuses_forward_mode():
+def test_nonlinear_rule_raises_in_forward_mode():
     x = leaf(3).detach()
     with pytest.raises(pullback.DerivativeError, match="linear in the cotangent"):
         torch.func.jvp(lambda t: clip_grad(t, 0.5), (x,), (x,))
 
 
-def test_reused_graph_is_never_stale():
+def test_changed_closure_variable_is_noticed():
     scale = 2.0
 
     @pullback.function
@@ -96,7 +96,7 @@ class Scaled(torch.nn.Module):
         return None, g.clamp(-self.bound, self.bound)
 
 
-def test_methods_can_be_decorated_and_see_their_module_as_it_is():
+def test_decorated_methods_read_the_current_state_of_self():
     module, x = Scaled(), leaf(3)
     gx, gw = torch.autograd.grad(module(x).sum(), [x, module.weight])
     assert torch.equal(gx, 4 * x)
@@ -108,7 +108,7 @@ def test_methods_can_be_decorated_and_see_their_module_as_it_is():
     assert gx.tolist() == [0.5, 0.5, 0.5]
 
 
-def test_any_arguments_and_any_structure_of_result():
+def test_nested_arguments_and_results():
     @pullback.function
     def mixed(pair, name=None, *, options, scale=1.0):
         x, y = pair
@@ -161,7 +161,7 @@ def test_symbolic_trace_of_a_module_whose_forward_is_an_op():
         assert torch.autograd.grad(traced(x).sum(), x)[0].tolist() == [2, 2, 2]
 
 
-def test_symbolic_trace_refuses_a_rule_in_the_forward_of_its_root():
+def test_symbolic_trace_of_a_root_with_a_ruled_forward_raises():
     with pytest.raises(pullback.DerivativeError, match=r"trace a module around this"):
         torch.fx.symbolic_trace(Flipped())
     x = leaf(3)
@@ -169,7 +169,7 @@ def test_symbolic_trace_refuses_a_rule_in_the_forward_of_its_root():
     assert torch.autograd.grad(around(x).sum(), x)[0].tolist() == [-1, -1, -1]
 
 
-def test_a_bound_method_is_one_of_its_object():
+def test_bound_op_has_the_identity_of_its_object():
     module, other = Scaled(), Scaled()
     assert module.clip == module.clip
     assert module.clip != other.clip
@@ -184,12 +184,12 @@ def test_a_bound_method_is_one_of_its_object():
 
 
 @pytest.mark.parametrize("option", ["stable", "residuals"])
-def test_a_flag_is_true_or_false(option):
+def test_non_bool_option_raises(option):
     with pytest.raises(pullback.OptionError, match=f"{option} is True or False, not 'no'"):
         pullback.function(**{option: "no"})
 
 
-def test_a_relaxation_is_a_function_of_the_same_arguments():
+def test_relaxation_with_other_parameters_raises():
     with pytest.raises(pullback.OptionError, match="derivative_of is 3: it has to be a function"):
         pullback.function(derivative_of=3)
     for soft in (lambda x: x, lambda x, low, high: x, lambda x, low, *, high: x):
@@ -200,7 +200,7 @@ def test_a_relaxation_is_a_function_of_the_same_arguments():
     assert pullback.function(derivative_of=lambda x: x)(torch.round).kind == "relaxed"
 
 
-def test_an_op_of_branches_and_one_of_a_recurrent_layer():
+def test_ops_of_torch_cond_and_lstm():
     branches = pullback.function(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
     x = torch.ones(3, requires_grad=True)
     assert torch.equal(torch.autograd.grad(branches(x).sum(), x)[0], x.detach().cos())

@@ -1,4 +1,4 @@
-"""What `import pullback` gives, in whatever order its parts are imported."""
+"""The names of `import pullback`, in any order of imports."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pullback
 from pullback.report.report import Report
 
 
-def test_names():
+def test_public_names_exist():
     for name in (
         "Report",
         "Finding",
@@ -31,14 +31,14 @@ def test_names():
     ["import pullback", "import pullback.check.api as api", "from pullback.testing import assert_sound"],
 )
 @pytest.mark.few(1)
-def test_check_can_be_called_whatever_was_imported_first(first):
+def test_check_is_callable_in_any_import_order(first):
     use = "import pullback\ntry: pullback.check('nosuch.py')\nexcept pullback.TargetError: print('ok')"
     code = f"{first}\n{use}"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "ok\n"
 
 
-def test_check_is_the_function_and_the_package():
+def test_check_is_both_function_and_package():
     from pullback import check
     from pullback.check import api
 
@@ -49,7 +49,7 @@ def test_check_is_the_function_and_the_package():
         api.check(abs, select="PB99")
 
 
-def test_importing_the_package_is_light():
+def test_import_does_not_load_torch_or_rich():
     code = "import pullback, sys; print('torch' in sys.modules, 'rich' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "False False\n"

@@ -1,4 +1,4 @@
-"""Ops that keep comparisons as bits, in all that may happen between forward and backward."""
+"""Ops that save masks as packed bits: plans, hooks, transforms, sizes."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def told(op, *inputs):
     return [(s.name, s.bytes) for s in op.saved(*inputs) if not s.alive]
 
 
-def test_what_is_kept_is_the_cheapest_and_told_in_words():
+def test_packed_mask_is_saved_where_it_is_smallest():
     x, w, a, v = live((64, 32), (32, 128), (64, 128), (128, 16))
     n = 64 * 128
     assert told(pullback.function(clipped), x, w) == [(BITS, n // 8)]
@@ -57,14 +57,14 @@ def test_what_is_kept_is_the_cheapest_and_told_in_words():
     assert told(pullback.function(torch.matmul), x, w) == []
 
 
-def test_what_is_alive_anyway_is_not_kept_again():
+def test_mask_recomputable_from_live_tensors_is_not_saved():
     x, w, a = live((64, 32), (32, 128), (64, 128))
     assert told(pullback.function(lambda x, w: F.relu(x @ w)), x, w) == []
     assert told(pullback.function(lambda a, w: F.relu(a) @ w.T), a, w) == []
     assert told(pullback.function(mask_too), x, w, a) == []
 
 
-def test_where_bits_do_not_pay_bytes_are_kept():
+def test_bytes_are_saved_where_packing_does_not_pay():
     small, large = live((8, 4), (4, 8), (8, 8)), live((64, 32), (32, 128), (64, 128))
     assert told(pullback.function(residual), *small) == [("computed", 64)]
     assert told(pullback.function(residual, save="fast"), *large) == [("computed", 4 * 64 * 128)]
@@ -74,7 +74,7 @@ def test_where_bits_do_not_pay_bytes_are_kept():
 
 
 @pytest.mark.parametrize("formula", [clipped, residual, smooth])
-def test_backwards_that_are_watched_read_bits_too(formula):
+def test_batched_compiled_and_func_backwards_read_packed_masks(formula):
     from torch._dynamo import compiled_autograd
 
     inputs = live((64, 32), (32, 128), (64, 128))[: formula.__code__.co_argcount]
@@ -92,7 +92,7 @@ def test_backwards_that_are_watched_read_bits_too(formula):
 
 @pytest.mark.parametrize("formula", [clipped, residual, smooth])
 @pytest.mark.few(1)
-def test_derivatives_of_every_order(formula, monkeypatch):
+def test_derivatives_with_packed_masks_pass_gradcheck(formula, monkeypatch):
     monkeypatch.setattr(bits, "FEWEST", 0)
     inputs = live((5, 4), (4, 3), (5, 3), dtype=torch.float64)[: formula.__code__.co_argcount]
     op = pullback.function(formula)
@@ -101,7 +101,7 @@ def test_derivatives_of_every_order(formula, monkeypatch):
     assert gradgradcheck(op, inputs)
 
 
-def test_bits_go_through_hooks_and_are_read_again():
+def test_packed_masks_pass_through_saved_tensor_hooks():
     inputs = live((64, 32), (32, 128), (64, 128))
     op = pullback.function(residual)
     with saved_tensors_hooks(lambda t: t.numpy(force=True), torch.from_numpy):
@@ -112,7 +112,7 @@ def test_bits_go_through_hooks_and_are_read_again():
             assert torch.allclose(mine, one, atol=1e-5)
 
 
-def test_ops_of_the_bits_of_pytorch():
+def test_packed_masks_with_pytorchs_kernels():
     x, w, a = live((64, 32), (32, 128), (64, 128))
     with pullback.backend("auto"):
         for formula in (clipped, residual, smooth):
@@ -125,7 +125,7 @@ def test_ops_of_the_bits_of_pytorch():
 
 
 @pytest.mark.parametrize("formula", [clipped, residual, smooth])
-def test_many_sizes_have_one_plan(formula, monkeypatch):
+def test_packed_masks_of_many_sizes_share_one_plan(formula, monkeypatch):
     monkeypatch.setattr(bits, "FEWEST", 0)
     op = pullback.function(formula)
     made = []

@@ -1,4 +1,4 @@
-"""What is done for one kind of call."""
+"""The plan of calls with one key."""
 
 import threading
 import types
@@ -26,7 +26,7 @@ def made(formula, *args, **kwargs):
     return plan
 
 
-def test_a_formula_is_carried_out_by_graphs():
+def test_traceable_formula_has_a_kernel_plan():
     plan = made(lambda x: x.sin() * 2, leaf(3))
     assert isinstance(plan, KernelPlan)
 
@@ -41,13 +41,13 @@ def test_a_formula_is_carried_out_by_graphs():
         (lambda x: x.view(-1), lambda: [leaf(3)], "a view of an input"),
     ],
 )
-def test_why_a_call_runs_inline(formula, make_args, why):
+def test_inline_plan_says_why(formula, make_args, why):
     plan = made(formula, *make_args())
     assert isinstance(plan, InlinePlan)
     assert why in plan.why
 
 
-def test_a_derivative_that_cannot_be_traced_runs_inline():
+def test_untraceable_derivative_runs_inline():
     class Captures(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -63,7 +63,7 @@ def test_a_derivative_that_cannot_be_traced_runs_inline():
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [], (1.0, 2.0)])
-def test_a_formula_that_returns_no_tensor_is_refused(value):
+def test_formula_without_tensor_result_raises(value):
     op = pullback.function(lambda x: value)
     if value == []:
         assert op(leaf(3)) == []
@@ -72,13 +72,13 @@ def test_a_formula_that_returns_no_tensor_is_refused(value):
             op(leaf(3))
 
 
-def test_a_call_with_no_tensor_says_what_it_was_called_with():
+def test_call_without_tensor_raises_and_names_the_types():
     with pytest.raises(pullback.FormulaError, match="is called with str, where a tensor is wanted"):
         pullback.function(lambda x: x * 2)("text")
 
 
 @pytest.mark.parametrize("where", ["dict", "list", "module"])
-def test_a_table_that_a_formula_fills_has_values(where):
+def test_captured_cache_filled_by_a_formula_holds_real_tensors(where):
     table = {"dict": {}, "list": [None] * 9, "module": types.SimpleNamespace(of={})}[where]
 
     def scaled(x):
@@ -95,7 +95,7 @@ def test_a_table_that_a_formula_fills_has_values(where):
         assert g.tolist() == [0, 1, 2]
 
 
-def test_what_a_formula_counts_is_counted_once_a_call():
+def test_side_effects_happen_once_per_call():
     count, draws = [0], np.random.RandomState(0)
 
     def drawn(x):
@@ -108,7 +108,7 @@ def test_what_a_formula_counts_is_counted_once_a_call():
         assert count == [i + 1]
 
 
-def test_a_call_that_raises_is_no_example():
+def test_failing_call_is_not_used_as_example():
     op = pullback.function(lambda x: x * x)
     with pytest.raises(TypeError):
         op("text")
@@ -126,7 +126,7 @@ def test_results_keep_their_structure():
         assert result["a"][0].requires_grad
 
 
-def test_there_are_at_most_so_many_plans(monkeypatch):
+def test_number_of_plans_is_bounded(monkeypatch):
     monkeypatch.setattr(plans_module, "MAX_PLANS", 64)
     op = pullback.function(lambda x, n: x * n)
     x = leaf(3)
@@ -137,7 +137,7 @@ def test_there_are_at_most_so_many_plans(monkeypatch):
     assert len(op._plans.plans) == plans_module.MAX_PLANS
 
 
-def test_plans_are_dropped_when_what_is_read_changes():
+def test_changed_capture_drops_the_plans():
     scale = 1.0
     op = pullback.function(lambda x: x * scale)
     x = leaf(3)
@@ -146,7 +146,7 @@ def test_plans_are_dropped_when_what_is_read_changes():
     assert len(op._plans.plans) == 1
 
 
-def test_a_second_derivative_after_a_change_is_refused():
+def test_double_backward_after_a_changed_capture_raises():
     scale = 1.0
     op = pullback.function(lambda x: (x * scale).exp())
     x = leaf(3)
@@ -183,7 +183,7 @@ def test_concurrent_first_calls_trace_once(monkeypatch):
     assert len(traced) == 1
 
 
-def test_ops_called_first_at_the_same_time_do_not_mix():
+def test_concurrent_first_calls_of_different_ops():
     ops = [pullback.function(lambda x, n=n: torch.sin(x * n)) for n in range(8)]
     x = leaf(3)
     for result, n in zip(in_threads(lambda i: torch.autograd.grad(ops[i](x).sum(), x)[0], 8), range(8), strict=True):
@@ -224,7 +224,7 @@ def in_threads(work, n):
     ],
     ids=["rows", "columns", "expanded", "sparse", "conjugate", "negative", "empty"],
 )
-def test_cotangents_are_brought_into_layout(g, stride):
+def test_in_layout_copies_cotangents_to_the_stride(g, stride):
     brought = in_layout(g, stride)
     dense = g.to_dense() if g.is_sparse else g
     assert torch.equal(brought, dense)

@@ -1,4 +1,4 @@
-"""The plans of one op: made once for each kind of call, dropped when what the formula reads has changed."""
+"""The cache of an op's plans: one plan per key, dropped when a capture changes."""
 
 import threading
 
@@ -27,7 +27,7 @@ def made():
     return Plans("scaled", lambda call: Functions(scaled, scaled, scaled), (scaled, None))
 
 
-def test_a_plan_is_made_once_for_each_kind_of_call(made):
+def test_plan_is_made_once_per_key(made):
     first = made.of(call(2), True)
     assert isinstance(first, KernelPlan)
     assert made.of(call(2), True) is first
@@ -36,7 +36,7 @@ def test_a_plan_is_made_once_for_each_kind_of_call(made):
     assert made.of(call(3), True) is not first
 
 
-def test_plans_are_dropped_when_a_global_has_changed(made, monkeypatch):
+def test_changed_global_drops_the_plans(made, monkeypatch):
     first = made.of(call(2), True)
     monkeypatch.setitem(globals(), "SCALE", 5.0)
     assert made.known(call(2).key) is None
@@ -53,14 +53,14 @@ KEPT = 64
 
 @pytest.fixture
 def of_numbers(monkeypatch):
-    """Plans of an op whose calls are of another kind for each number; so many are kept."""
+    """Plans of an op with one key for each number, in a cache of `KEPT` plans."""
     monkeypatch.setattr("pullback.plans.MAX_PLANS", KEPT)
     plans = Plans("numbered", lambda call: Functions(numbered, numbered, numbered), (numbered, None))
     x = torch.ones(2, requires_grad=True)
     return plans, lambda n: plans.of(Call((x, n), {}, grad=True), True)
 
 
-def test_beyond_a_number_of_plans_the_oldest_goes(of_numbers):
+def test_oldest_plan_is_evicted(of_numbers):
     made, of = of_numbers
     first = of(0)
     for n in range(1, KEPT):
@@ -73,7 +73,7 @@ def test_beyond_a_number_of_plans_the_oldest_goes(of_numbers):
     assert isinstance(again, KernelPlan)
 
 
-def test_beyond_a_number_of_traces_the_formula_runs_as_it_stands_and_says_so_once(of_numbers):
+def test_calls_beyond_max_traces_run_inline_with_one_warning(of_numbers):
     made, of = of_numbers
     for n in range(MAX_TRACES - 1):
         assert isinstance(of(n), KernelPlan)
@@ -110,7 +110,7 @@ def test_concurrent_first_calls_trace_once(monkeypatch):
     assert len(counted) == 1
 
 
-def test_the_first_call_is_an_example_without_its_values(made):
+def test_first_call_is_kept_as_example_without_values(made):
     assert made.example is None
     made.of(Call((torch.full((2,), 7.0, requires_grad=True),), {}, grad=True), True)
     (x,), kwargs = made.example()
@@ -119,8 +119,8 @@ def test_the_first_call_is_an_example_without_its_values(made):
 
 
 @pytest.mark.parametrize(("save", "kept"), [("min", 0), ("fast", 1), (None, 1)])
-def test_what_is_saved_can_be_chosen(save, kept):
-    """Kernels are PyTorch's here; of sin² x the backward reads sin x and cos x."""
+def test_save_option_selects_memory_or_speed(save, kept):
+    """With PyTorch's kernels; the backward of sin² x reads sin x and cos x."""
     op = pullback.function(save=save, stable=False)(lambda x: torch.sin(x).square())
     x = torch.randn(5, dtype=torch.float64, requires_grad=True)
     computed = [s for s in op.saved(x) if s.name == "computed"]
@@ -129,18 +129,18 @@ def test_what_is_saved_can_be_chosen(save, kept):
     torch.testing.assert_close(g, torch.sin(2 * x.detach()))
 
 
-def test_compiled_kernels_save_where_they_are_told_to(native):
+def test_save_fast_with_compiled_kernels(native):
     op = pullback.function(save="fast", stable=False)(lambda x: torch.sin(x).square())
     assert [s.name for s in op.saved(torch.randn(5))].count("computed") == 1
 
 
-def test_what_is_saved_is_one_of_two():
+def test_invalid_save_option_raises():
     with pytest.raises(pullback.OptionError, match=r'save is "min" or "fast", not True\.'):
         pullback.function(save=True)(torch.sin)
 
 
-def test_autograd_takes_the_derivative_of_a_gradient_with_many_nodes(native, monkeypatch):
-    """A cumulative product has a loop's worth of nodes, and each order several times as many."""
+def test_large_gradient_graphs_are_left_to_autograd(native, monkeypatch):
+    """The gradient of cumprod has a node for each step, and each order several times as many."""
     made = []
     monkeypatch.setattr(plans, "make_plan", lambda *a: made.append(a) or make_plan(*a))
     monkeypatch.setattr(plans, "_MOST_NODES", 60, raising=False)

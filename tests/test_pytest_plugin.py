@@ -1,4 +1,4 @@
-"""The plugin, in a pytest of its own."""
+"""The pytest plugin, run in a nested pytest."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def project(pytester, monkeypatch):
 
 
 @pytest.mark.slow
-def test_one_test_for_each_function(project):
+def test_plugin_collects_one_test_per_function(project):
     result = project.runpytest_inprocess("--pullback=ops.py", "-v")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
@@ -76,20 +76,20 @@ def test_one_test_for_each_function(project):
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_only_what_is_chosen_is_audited(project):
+def test_deselected_functions_are_not_audited(project):
     result = project.runpytest_inprocess(
         "--pullback=ops.py", "-k", "Cube", "--deselect", "pullback:ops.py::WrongCube", "-v"
     )
     result.assert_outcomes(passed=1, deselected=3)
 
 
-def test_a_target_that_is_not_there_is_a_collection_error(project):
+def test_missing_target_is_a_collection_error(project):
     result = project.runpytest_inprocess("--pullback=nosuch.py")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*no such file: nosuch.py*"])
 
 
-def test_nothing_is_added_without_the_option(project):
+def test_plugin_collects_nothing_without_the_option(project):
     project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
@@ -128,7 +128,7 @@ def package(pytester):
 
 
 @pytest.mark.slow
-def test_workers_share_fifty_functions_and_make_one_report(package):
+def test_xdist_workers_share_the_functions_and_make_one_report(package):
     result = package.runpytest_subprocess("-n", "2", "--pullback=package", "--pullback-select=PB101,PB103")
     result.assert_outcomes(passed=45, failed=5)
     result.stdout.fnmatch_lines(["*= pullback =*", "*45 ok: Times1, Times2, *", "50 functions: 5 errors"])
@@ -140,7 +140,7 @@ def test_workers_share_fifty_functions_and_make_one_report(package):
     assert all(names.count(name) == 2 for name in wrong), "in another its error is replayed"
 
 
-def test_one_report_without_workers(package):
+def test_run_without_workers_makes_one_report(package):
     chosen = " or ".join(f"Times{n}" for n in (8, 9))
     result = package.runpytest_inprocess("--pullback=package.module0", "-k", chosen, "--pullback-select=PB101")
     result.assert_outcomes(passed=1, failed=1, deselected=8)
@@ -168,7 +168,7 @@ def test_other():
 """
 
 
-def test_a_failing_assertion_shows_the_findings_alone(project):
+def test_failing_assert_sound_shows_only_findings(project):
     project.makepyfile(test_other=FAILS)
     project.makeini("[pytest]\npythonpath = .")
     result = project.runpytest_subprocess("-k", "cube")
@@ -180,7 +180,7 @@ def test_a_failing_assertion_shows_the_findings_alone(project):
     other.stdout.fnmatch_lines(["*torch.__trace:*"])
 
 
-def test_the_plugin_loads_nothing_until_it_is_used():
+def test_plugin_imports_nothing_until_used():
     code = (
         "import pytest, sys; before = set(sys.modules); import pullback.pytest_plugin; "
         "print(*sorted(set(sys.modules) - before))"
@@ -189,7 +189,7 @@ def test_the_plugin_loads_nothing_until_it_is_used():
     assert out == "pullback pullback.pytest_plugin\n"
 
 
-def test_options_say_how_to_audit(project):
+def test_select_ignore_and_inputs_options(project):
     project.makepyfile(examples="def inputs(fn):\n    raise SystemError('asked')\n")
     result = project.runpytest_inprocess("--pullback=ops.py", "-k", "WrongCube", "--pullback-ignore=PB1,PB4")
     result.assert_outcomes(passed=1, deselected=3)
@@ -208,7 +208,7 @@ def test_options_say_how_to_audit(project):
         ("--pullback-inputs=nowhere.py:inputs", "*--inputs nowhere.py:inputs*"),
     ],
 )
-def test_an_option_that_makes_no_sense(project, option, said):
+def test_invalid_option_is_a_collection_error(project, option, said):
     result = project.runpytest_inprocess("--pullback=ops.py", option)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([said])

@@ -1,4 +1,4 @@
-"""A relaxed op with random numbers: value and derivative belong to one draw, or the call is an error."""
+"""Relaxed ops with random numbers: value and derivative use one draw, or the call raises."""
 
 import pytest
 import torch
@@ -79,8 +79,8 @@ WAYS = {
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("way", WAYS)
-def test_hard_gumbel_softmax_is_pytorchs(way):
-    """It leaves the generator where PyTorch's does, too."""
+def test_hard_gumbel_softmax_matches_pytorch(way):
+    """The generator ends in the same state, too."""
     results = []
     for op in (hard_gumbel, native_gumbel):
         torch.manual_seed(3)
@@ -90,7 +90,7 @@ def test_hard_gumbel_softmax_is_pytorchs(way):
 
 
 @pytest.mark.parametrize("way", ["autograd", "jvp"])
-def test_a_generator_that_is_given_is_replayed(way):
+def test_generator_argument_is_replayed(way):
     generator = torch.Generator().manual_seed(5)
     y, g = WAYS[way](lambda x: masked_sign(x, generator))
     assert 0 < (y == 0).sum() < y.numel()
@@ -100,14 +100,14 @@ def test_a_generator_that_is_given_is_replayed(way):
     assert torch.equal(generator.get_state(), expected.get_state())
 
 
-def test_a_generator_that_is_closed_over_is_replayed():
+def test_captured_generator_is_replayed():
     generator = torch.Generator().manual_seed(5)
     op = pullback.function(derivative_of=lambda x: masked(x, generator))(lambda x: masked(x, generator).sign())
     y, g = by_autograd(op)
     assert torch.equal(g == 0, y == 0)
 
 
-def test_draws_of_the_relaxation_alone_go_on():
+def test_draw_in_the_relaxation_alone_advances_the_generator():
     """Each call draws anew."""
     op = pullback.function(derivative_of=masked)(lambda x, generator=None: x.sign())
     torch.manual_seed(0)
@@ -137,12 +137,12 @@ TRACED = {
 
 
 @pytest.mark.parametrize("way", TRACED)
-def test_in_a_graph_two_draws_are_refused(way):
+def test_draws_in_value_and_relaxation_raise_in_a_graph(way):
     with pytest.raises(Exception, match="both draw random numbers"):
         TRACED[way]()
 
 
-def test_in_a_graph_one_draw_is_kept():
+def test_draw_in_the_relaxation_alone_is_kept_in_a_graph():
     op = pullback.function(derivative_of=masked)(lambda x, generator=None: x.sign())
     for run in (make_fx(lambda x: op(x))(X), compiled(lambda x: op(x))):
         y, g = by_autograd(run)
@@ -150,14 +150,14 @@ def test_in_a_graph_one_draw_is_kept():
         assert torch.equal((g / W).unique(), torch.tensor([0.0, 1.0], dtype=torch.float64))
 
 
-def test_an_unknown_device_is_refused(monkeypatch):
+def test_unknown_device_raises(monkeypatch):
     op = pullback.function(derivative_of=masked)(lambda x, generator=None: masked(x).sign())
     monkeypatch.setattr("pullback.relaxed._DEFAULT", {})
     with pytest.raises(pullback.DerivativeError, match="draws random numbers on cpu"):
         grad(lambda x: op(x).sum())(X)
 
 
-def test_all_public_random_functions_are_known_by_name():
+def test_public_random_functions_are_known_by_name():
     """PyTorch tags ATen ops that draw."""
     public = {name for name in (*dir(torch), *dir(torch.Tensor), *dir(F)) if not name.startswith("_")}
     tagged = set()

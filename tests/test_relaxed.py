@@ -1,4 +1,4 @@
-"""The native form of a relaxed op: the value bit for bit, every derivative the relaxation's."""
+"""Relaxed ops: the value of the hard formula bit for bit, every derivative of the relaxation."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ WAYS = {
 @OPS
 @DTYPES
 @pytest.mark.parametrize("way", WAYS)
-def test_the_value_is_exact(op, dtype, way):
+def test_value_equals_the_formula_bitwise(op, dtype, way):
     x = points(dtype)
     assert same_bits(WAYS[way](op)(x.requires_grad_()).detach(), op._formula(x.detach()))
 
@@ -65,8 +65,8 @@ def test_the_value_is_exact(op, dtype, way):
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @OPS
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_the_value_is_exact_under_inductor_too(op, dynamic):
-    """By what the same compiler makes of the formula; all dtypes in one graph, for the time it takes."""
+def test_value_equals_the_compiled_formula_bitwise_under_inductor(op, dynamic):
+    """Compared with the formula under the same compiler; all dtypes in one graph, to save time."""
     xs = [points(dtype).requires_grad_() for dtype in BITS]
     ours = compiled(lambda xs: [op(x) for x in xs], backend="inductor", dynamic=dynamic)(xs)
     formula = compiled(lambda xs: [op._formula(x) for x in xs], backend="inductor", dynamic=dynamic)(xs)
@@ -74,7 +74,7 @@ def test_the_value_is_exact_under_inductor_too(op, dynamic):
 
 
 @DTYPES
-def test_the_derivative_is_the_relaxations(dtype):
+def test_derivative_equals_the_relaxations_bitwise(dtype):
     x = points(dtype)
     x = x[x.isfinite()].requires_grad_()
     relaxation = step.relaxation
@@ -86,12 +86,12 @@ def test_the_derivative_is_the_relaxations(dtype):
     assert same_bits(ours, soft)
 
 
-def test_where_the_relaxation_is_not_finite_the_derivative_is_zero():
+def test_derivative_is_zero_where_the_relaxation_is_not_finite():
     x = torch.tensor([float("inf"), float("-inf"), float("nan"), 1.0], requires_grad=True)
     assert torch.autograd.grad(sign(x).sum(), x)[0].tolist() == [0, 0, 0, 1]
 
 
-def test_a_relaxation_may_call_its_parameters_otherwise():
+def test_relaxation_may_have_other_parameter_names():
     op = pullback.function(derivative_of=lambda y, k=1.0: torch.tanh(k * y))(lambda x, scale=1.0: torch.sign(x))
     for call in (lambda x: op(x=x, scale=2.0), torch.compile(lambda x: op(x=x, scale=2.0), backend="eager")):
         x = torch.tensor([0.3, -2.0], requires_grad=True)
@@ -99,7 +99,7 @@ def test_a_relaxation_may_call_its_parameters_otherwise():
         torch.testing.assert_close(gradient, 2 / torch.cosh(2 * x.detach()) ** 2)
 
 
-def test_integer_and_bool_outputs_have_no_derivative():
+def test_integer_and_bool_outputs_do_not_require_grad():
     @pullback.function(derivative_of=lambda x: (x, x.long(), x > 0))
     def parts(x):
         return x.round(), x.round().long(), x > 1
@@ -120,7 +120,7 @@ def test_integer_and_bool_outputs_have_no_derivative():
         (lambda x: (x, x), r"returns tensor and its relaxation \(tensor, tensor\): they must be alike"),
     ],
 )
-def test_a_relaxation_that_differs_in_kind_is_refused(soft, match):
+def test_relaxation_with_other_shape_dtype_or_structure_raises(soft, match):
     op = pullback.function(derivative_of=soft)(lambda x: torch.round(x))
     with pytest.raises(pullback.FormulaError, match=match):
         op(torch.ones(2, requires_grad=True))
@@ -140,7 +140,7 @@ def test_jagged_tensors_have_the_relaxations_derivative():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_strided_nested_tensors_are_refused():
+def test_strided_nested_tensors_raise():
     op = pullback.function(derivative_of=lambda x: 3 * x)(lambda x: x * 1)
     x = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)], requires_grad=True)
     with pytest.raises(pullback.FormulaError, match=r"make it with layout=torch\.jagged"):
@@ -149,7 +149,7 @@ def test_strided_nested_tensors_are_refused():
 
 @pytest.mark.parametrize("backend", ["eager", "auto"])
 @pytest.mark.parametrize("hard", [lambda x: x, lambda x: x.view(-1), lambda x: x[:1]], ids=["input", "view", "part"])
-def test_the_result_has_memory_of_its_own(hard, backend):
+def test_result_does_not_alias_the_input(hard, backend):
     op = pullback.function(derivative_of=lambda x: -hard(x), backend=backend)(hard)
     for _ in range(2):
         for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):

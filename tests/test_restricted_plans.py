@@ -1,4 +1,4 @@
-"""Outputs that a loss does not use: they have no cotangent, which is not a cotangent of zeros."""
+"""Unused outputs have no cotangent, which differs from a cotangent of zeros."""
 
 from itertools import combinations
 
@@ -72,7 +72,7 @@ FORMULAS = [root, logarithm, power, quotient, euclidean, norm, apart, named, mar
 CASES = [("eager", f) for f in FORMULAS] + [
     (b, f) for b in ("native", "on") for f in (root, power, euclidean, products)
 ]
-"""Each in PyTorch's kernels; some compiled, which takes a second for each."""
+"""Each in PyTorch's kernels; some compiled, which takes a second each."""
 
 
 def outputs_of(result):
@@ -101,7 +101,7 @@ def gradients(f, used, x, y, **options):
 
 @pytest.mark.parametrize(("backend", "formula"), CASES, indirect=["backend"])
 @pytest.mark.few(7)
-def test_each_set_of_outputs(backend, formula):
+def test_gradients_of_every_set_of_outputs(backend, formula):
     x, y = leaf(0.0, 0.0, 0.0), leaf(0.5, 0.0, 2.0)
     op = pullback.function(stable=False)(formula)
     for used in subsets(len(outputs_of(formula(x, y)))):
@@ -111,14 +111,14 @@ def test_each_set_of_outputs(backend, formula):
 
 
 @pytest.mark.parametrize("formula", [logarithm, power])
-def test_calls_in_cpp_are_among_these(on, formula):
+def test_some_of_the_calls_run_in_cpp(on, formula):
     x, y = leaf(0.0, 0.0, 0.0), leaf(0.5, 0.0, 2.0)
     assert is_in_cpp(in_cpp(formula, x, y, stable=False)(x, y)[0])
 
 
 @pytest.mark.parametrize(("backend", "formula"), CASES, indirect=["backend"])
 @pytest.mark.few(4)
-def test_each_set_of_outputs_with_second_derivatives(backend, formula):
+def test_second_derivatives_of_every_set_of_outputs(backend, formula):
     x, y = leaf(0.3, 1e-30, 1.0), leaf(0.5, 0.7, 2.0)
     op = pullback.function(stable=False)(formula)
     for used in subsets(len(outputs_of(formula(x, y)))):
@@ -145,7 +145,7 @@ class _Dropped(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
-def test_a_cotangent_that_is_undefined_as_the_backward_runs(backend, create_graph):
+def test_undefined_cotangent_at_backward(backend, create_graph):
     op = pullback.function(lambda x: torch.sqrt(x) * x.exp())
     for _ in range(2):
         x = leaf(0.0, 0.0)
@@ -156,7 +156,7 @@ def test_a_cotangent_that_is_undefined_as_the_backward_runs(backend, create_grap
     assert is_in_cpp(out) == (backend == "on")
 
 
-def test_no_gradient_is_left_where_no_used_output_depends_on_an_input(backend):
+def test_input_of_unused_outputs_gets_no_grad(backend):
     op = pullback.function(apart)
     for _ in range(2):
         x, y = leaf(0.0), leaf(1.0)
@@ -165,8 +165,8 @@ def test_no_gradient_is_left_where_no_used_output_depends_on_an_input(backend):
         torch.testing.assert_close(y.grad.detach(), y.detach().exp())
 
 
-def test_the_second_derivative_of_one_gradient(backend):
-    """The slope of log at 1e-30 is beyond the range of its square, in float32."""
+def test_second_derivative_of_one_of_two_gradients(backend):
+    """The square of the derivative of log at 1e-30 overflows in float32."""
     op = pullback.function(lambda x, y: x * torch.log(y))
     x, y = (torch.tensor([v], requires_grad=True) for v in (1e-30, 1e-30))
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_the_second_derivative_of_one_gradient(backend):
             torch.testing.assert_close(mixed, 1 / y.detach(), rtol=1e-6, atol=0)
 
 
-def test_a_retained_graph_with_other_outputs_each_time(backend):
+def test_retained_graph_with_different_used_outputs(backend):
     op = pullback.function(stable=False)(power)
     x, y = leaf(0.0, 1.0), leaf(2.0, 3.0)
     for _ in range(2):
@@ -190,7 +190,7 @@ def test_a_retained_graph_with_other_outputs_each_time(backend):
         assert same(*results)
 
 
-def test_an_output_that_is_written_to(backend):
+def test_in_place_writes_to_an_output(backend):
     op = pullback.function(stable=False)(root)
     x, y = leaf(0.0, 4.0), leaf(1.0, 1.0)
     for _ in range(2):
@@ -203,7 +203,7 @@ def test_an_output_that_is_written_to(backend):
         assert same(*results)
 
 
-def test_hooks_see_no_cotangent_of_an_unused_output(backend):
+def test_node_hooks_see_none_for_an_unused_output(backend):
     op = pullback.function(stable=False)(root)
     x, y = leaf(0.0), leaf(1.0)
     for _ in range(2):
@@ -216,7 +216,7 @@ def test_hooks_see_no_cotangent_of_an_unused_output(backend):
         assert seen == [None, torch.tensor([5.0], dtype=D)]
 
 
-def test_a_batch_of_cotangents(backend):
+def test_batched_cotangents_of_one_output(backend):
     op = pullback.function(stable=False)(power)
     x, y, gs = leaf(0.0, 1.0), leaf(2.0, 3.0), torch.eye(2, dtype=D)
     for create_graph in (False, True):
@@ -228,7 +228,7 @@ def test_a_batch_of_cotangents(backend):
             assert same(*results)
 
 
-def test_sizes_that_one_plan_serves(backend):
+def test_restricted_plan_for_many_sizes(backend):
     op = pullback.function(stable=False)(norm)
     for n in range(2, 14):
         x, y = torch.zeros(n, 3, dtype=D, requires_grad=True), torch.ones(n, 3, dtype=D, requires_grad=True)
@@ -236,7 +236,7 @@ def test_sizes_that_one_plan_serves(backend):
             assert same(gradients(op, used, x, y), gradients(norm, used, x, y))
 
 
-def test_a_relaxed_op(backend):
+def test_unused_outputs_of_a_relaxed_op(backend):
     op = pullback.function(derivative_of=lambda x, y: (torch.sqrt(x), x * y))(lambda x, y: (x.sign(), (x * y).round()))
     x, y = leaf(0.0, 1.0), leaf(2.0, 3.0)
     for create_graph in (False, True):
@@ -245,7 +245,7 @@ def test_a_relaxed_op(backend):
             assert same(gradients(op, used, x, y, create_graph=create_graph), theirs)
 
 
-def test_a_rule_given_as_a_jvp():
+def test_unused_outputs_of_a_jvp_rule():
     @pullback.function
     def op(x):
         return torch.sqrt(x), 2 * x
@@ -263,14 +263,14 @@ def test_a_rule_given_as_a_jvp():
     assert torch.func.jvp(lambda x: op(x)[1], (x,), (x + 1,))[1].tolist() == [2, 2]
 
 
-def test_a_rule_given_as_a_jvp_is_given_zeros_for_what_does_not_move():
+def test_jvp_rule_gets_zero_tangents_for_constant_inputs():
     op = pullback.function(lambda x, y: x * y)
     op.jvp(lambda tangents, out, x, y: tangents[0] * y + x * tangents[1])
     x = torch.ones(2)
     assert torch.func.jvp(lambda x: op(x, torch.full((2,), 3.0)), (x,), (x,))[1].tolist() == [3, 3]
 
 
-def test_a_loss_by_chunks():
+def test_undefined_cotangent_of_a_chunked_loss():
     op = pullback.function(chunk=4)(lambda x: torch.sqrt(x).sum())
     x = torch.zeros(16, 2, dtype=D, requires_grad=True)
     (gx,) = grad(_Dropped.apply(op(x)) + 2 * x.sum(), x)
@@ -278,7 +278,7 @@ def test_a_loss_by_chunks():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch asks for it
-def test_compiled_autograd_leaves_unused_outputs_out(backend):
+def test_compiled_autograd_omits_unused_outputs(backend):
     from torch._dynamo import compiled_autograd
 
     op = pullback.function(stable=False)(root)
@@ -291,8 +291,8 @@ def test_compiled_autograd_leaves_unused_outputs_out(backend):
     assert gx.tolist() == [2, 2]
 
 
-def test_a_graph_that_is_left_to_autograd():
-    """Cumulative products write in place in their backward, which is not restricted."""
+def test_unused_outputs_of_a_graph_left_to_autograd():
+    """The backward of cumprod writes in place, so that it cannot be restricted."""
     op = pullback.function(stable=False)(lambda x, y: (x.cumprod(0), torch.sqrt(x) * y))
     x, y = leaf(0.0, 2.0, 3.0), leaf(1.0, 0.0, 1.0)
     for used in subsets(2):

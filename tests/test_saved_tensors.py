@@ -1,4 +1,4 @@
-"""Tensors that change between forward and backward: kernels read what is there, or an error says what is wrong."""
+"""Saved tensors that change between forward and backward are read as PyTorch would, or raise."""
 
 import pytest
 import torch
@@ -38,12 +38,12 @@ def made(case):
 
 
 def leaves():
-    """Numbers that 16 bits hold, too."""
+    """Tensors whose values are exact in bfloat16."""
     return [torch.randn(COLUMNS, COLUMNS).bfloat16().float().requires_grad_() for _ in range(2)]
 
 
 def warm(op, n=3):
-    """Have the calls that follow run in C++ where they can."""
+    """Call the op often enough that later calls run in C++ where possible."""
     for _ in range(n):
         x, w = leaves()
         op(x, w).sum().backward()
@@ -59,13 +59,13 @@ def backward_after(op, change):
 
 @pytest.fixture(params=["Python", "C++"])
 def ops(request):
-    """Calls that run in Python, and in C++ where they can."""
+    """Calls in Python, and in C++ where possible."""
     return request.getfixturevalue("on" if request.param == "C++" else "native")
 
 
 @of_all
 @pytest.mark.parametrize("shape", [(0,), (1,), (COLUMNS,), (COLUMNS, 4), (COLUMNS, COLUMNS, 2)], ids=str)
-def test_data_of_another_shape_is_an_error(ops, case, shape):
+def test_saved_tensor_with_data_of_another_shape_raises(ops, case, shape):
     op, _ = made(case)
     warm(op)
     with pytest.raises(DerivativeError, match=r"(?s)was given shape.*do not set its `\.data`"):
@@ -86,7 +86,7 @@ def test_data_of_another_shape_is_an_error(ops, case, shape):
     ],
     ids=["other numbers", "transposed", "with steps", "expanded", "with an offset", "float64", "bfloat16"],
 )
-def test_data_of_the_same_shape_is_read_as_pytorch_reads_it(ops, case, changed):
+def test_saved_tensor_with_replaced_data_is_read_as_in_pytorch(ops, case, changed):
     op, formula = made(case)
     warm(op)
     torch.manual_seed(1)
@@ -95,7 +95,7 @@ def test_data_of_the_same_shape_is_read_as_pytorch_reads_it(ops, case, changed):
     other = changed(x.detach())
     y, v = other.detach().float().requires_grad_(), w.detach().clone().requires_grad_()
     x.data = other
-    if case == "over rows":  # it keeps its result, which stays
+    if case == "over rows":  # it saves its result, which stays unchanged
         kept.backward()
         return
     kept.backward()
@@ -105,7 +105,7 @@ def test_data_of_the_same_shape_is_read_as_pytorch_reads_it(ops, case, changed):
 
 @of_all
 @pytest.mark.parametrize("size", [4, 64])
-def test_a_storage_that_has_been_resized_is_an_error(ops, case, size):
+def test_saved_tensor_with_resized_storage_raises(ops, case, size):
     op, _ = made(case)
     warm(op)
     with pytest.raises(DerivativeError, match=f"resized to {size} bytes"):
@@ -113,7 +113,7 @@ def test_a_storage_that_has_been_resized_is_an_error(ops, case, size):
 
 
 @of_all
-def test_a_storage_that_is_back_in_time_is_read(ops, case):
+def test_saved_tensor_with_restored_storage_is_read(ops, case):
     op, formula = made(case)
     warm(op)
 
@@ -143,7 +143,7 @@ UNPACKED = {
 
 @of_all
 @pytest.mark.parametrize("changed", UNPACKED)
-def test_hooks_that_unpack_the_same_numbers_in_another_way(ops, case, changed):
+def test_unpack_hook_may_change_dtype_and_layout(ops, case, changed):
     op, formula = made(case)
     warm(op)
     torch.manual_seed(1)
@@ -154,7 +154,7 @@ def test_hooks_that_unpack_the_same_numbers_in_another_way(ops, case, changed):
     torch.manual_seed(1)
     y, v = leaves()
     formula(y, v).sum().backward()
-    rounded = case == "over rows" and changed in ("bfloat16", "float16")  # it keeps its result
+    rounded = case == "over rows" and changed in ("bfloat16", "float16")  # it saves its result
     tolerance = 0.05 if rounded else 1e-5
     torch.testing.assert_close(x.grad, y.grad, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(w.grad, v.grad, rtol=tolerance, atol=tolerance)
@@ -162,7 +162,7 @@ def test_hooks_that_unpack_the_same_numbers_in_another_way(ops, case, changed):
 
 @of_all
 @pytest.mark.parametrize("changed", [lambda t: t[:1], lambda t: t.flatten(), lambda t: t.to("meta")])
-def test_hooks_that_unpack_something_else_are_an_error(ops, case, changed):
+def test_unpack_hook_returning_another_shape_or_device_raises(ops, case, changed):
     op, _ = made(case)
     warm(op)
     x, w = leaves()
@@ -174,7 +174,7 @@ def test_hooks_that_unpack_something_else_are_an_error(ops, case, changed):
 
 @of_all
 @pytest.mark.parametrize("which", [0, 1])
-def test_writes_in_place_raise_pytorchs_error(ops, case, which):
+def test_in_place_write_to_an_input_raises_pytorchs_error(ops, case, which):
     op, _ = made(case)
     warm(op)
     given = leaves()
@@ -185,8 +185,8 @@ def test_writes_in_place_raise_pytorchs_error(ops, case, which):
         out.backward()
 
 
-def test_bits_of_a_mask_are_read_where_a_hook_puts_them(ops):
-    """From 4096 numbers on a mask is kept as bits."""
+def test_packed_mask_is_read_from_the_unpacked_tensor(ops):
+    """Masks of 4096 numbers or more are saved as packed bits."""
 
     def formula(x):
         y = x.sin()

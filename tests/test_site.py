@@ -1,4 +1,4 @@
-"""The site is built without a warning, leads to every page, and loads nothing from a network."""
+"""The site builds without a warning, links every page, and loads nothing from a network."""
 
 import os
 import re
@@ -17,7 +17,7 @@ LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "lin
 
 
 class Page(HTMLParser):
-    """What a page links to, and what it loads."""
+    """Links of a page, and the resources that it loads."""
 
     def __init__(self, file):
         super().__init__()
@@ -54,11 +54,11 @@ def pages():
     yield from (f"{page}.html" for page in (*OUTSIDE.values(), "benchmarks", "dev/how_it_works", "dev/architecture"))
 
 
-def test_the_navigation_leads_to_every_page(site):
+def test_navigation_links_every_page(site):
     assert set(pages()) <= Page(site / "index.html").links
 
 
-def test_nothing_is_loaded_from_a_network(site):
+def test_pages_load_nothing_from_a_network(site):
     files = [*site.rglob("*.html")]
     assert len(files) > 100
     for file in files:
@@ -68,19 +68,19 @@ def test_nothing_is_loaded_from_a_network(site):
         assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", file.read_text(encoding="utf-8")), file
 
 
-def test_links_between_files_of_the_repository_lead_to_pages(site):
+def test_links_between_files_become_links_between_pages(site):
     assert {"make.html", "rules/index.html", "benchmarks.html", "contributing.html"} <= Page(site / "index.html").links
     assert "numerics.html#rows" in Page(site / "benchmarks.html").links
     assert "benchmarks.html" in Page(site / "make.html").links
 
 
-def test_pages_of_the_rules_have_the_title_of_their_heading(site):
+def test_rule_pages_are_titled_by_their_heading(site):
     page = (site / "rules" / "pb101.html").read_text(encoding="utf-8")
     assert "<title>wrong-vjp (PB101) - Pullback</title>" in page
 
 
-def test_a_page_that_nothing_leads_to_is_an_error(tmp_path):
-    """By a configuration without one of the pages."""
+def test_page_missing_from_the_navigation_fails_the_build(tmp_path):
+    """With a configuration that omits one page."""
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert config.count("run.md") == 1
     other = tmp_path / "mkdocs.yml"

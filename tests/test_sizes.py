@@ -1,4 +1,4 @@
-"""One plan for calls that differ in sizes: what a call of any size gives is what the formula gives."""
+"""One plan for calls that differ only in sizes; every size gives the formula's result."""
 
 import gc
 import weakref
@@ -20,7 +20,7 @@ POINTWISE = {
     "column": lambda x, y: torch.sin(x) * y,
     "number": lambda x, y: x.exp() * y,
 }
-"""Of tensors that are broadcast, or not."""
+"""Formulas of two tensors, some of them broadcast."""
 ACROSS = {
     "norm": lambda x, w: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w,
     "softmax": lambda x, w: torch.softmax(x * w, -1),
@@ -58,7 +58,7 @@ SIZED = {
     "to the norm": lambda x: F.normalize(x, dim=-1) * 2,
     "scaled by a layer norm": lambda x: F.layer_norm(x, x.shape[-1:]) * 2,
 }
-"""What a formula can do with sizes."""
+"""Formulas that use sizes."""
 
 
 HABITS = {
@@ -69,7 +69,7 @@ HABITS = {
     "by places": lambda x, y: torch.where(x > 0, x, y) + (x if x.shape[-1] > y.numel() else y),
 }
 OPS = {name: pullback.function(backend="eager")(formula) for name, formula in HABITS.items()}
-"""They keep their plans from one example to the next."""
+"""Shared between examples, so that plans persist from one to the next."""
 
 
 def leaf(*shape, dtype=torch.float64):
@@ -94,7 +94,7 @@ def agree(op, *inputs):
 
 
 def traces(monkeypatch):
-    """Count what is traced by itself, and for all sizes."""
+    """Count traces of single sizes, and traces for all sizes."""
     counted = {"itself": 0, "all": 0}
     make = plans.make_plan
 
@@ -117,7 +117,7 @@ def backend(request):
 
 
 @pytest.mark.usefixtures("native")
-def test_hundreds_of_sizes_are_traced_as_a_few_are(monkeypatch):
+def test_hundreds_of_sizes_take_eight_traces(monkeypatch):
     monkeypatch.setattr(plans, "MAX_PLANS", 64)
     op, counted = pullback.function(POINTWISE["gate"]), traces(monkeypatch)
     for n in torch.randperm(500).tolist():
@@ -128,18 +128,18 @@ def test_hundreds_of_sizes_are_traced_as_a_few_are(monkeypatch):
 
 @pytest.mark.usefixtures("native")
 @pytest.mark.slow
-def test_kernels_are_compiled_for_a_few_sizes_where_they_hold_a_size(monkeypatch):
+def test_few_kernels_are_compiled_where_a_size_is_a_constant(monkeypatch):
     op, compiled, compile_ = pullback.function(SIZED["mean"]), [], build._compile
     monkeypatch.setattr(build, "_compile", lambda *args: compiled.append(args) or compile_(*args))
     for n in range(8, 40):
         agree(op, leaf(n, 2 * n))
-    assert len(compiled) <= 9  # one forward, and a backward for each that is traced
+    assert len(compiled) <= 9  # one forward, and one backward per trace
 
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("name", POINTWISE)
 @pytest.mark.few(2)
-def test_broadcast_tensors_of_many_sizes(name, monkeypatch):
+def test_broadcast_tensors_of_many_sizes_share_a_trace(name, monkeypatch):
     op, counted = pullback.function(POINTWISE[name]), traces(monkeypatch)
     for n, m in [(i, 20 + i * i) for i in range(8, 24)]:
         y = {"gate": (n, m), "row": (m,), "column": (n, 1), "number": ()}[name]
@@ -151,13 +151,13 @@ def test_broadcast_tensors_of_many_sizes(name, monkeypatch):
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("name", ACROSS)
 @pytest.mark.few(2)
-def test_reductions_and_products_of_many_batches(name, monkeypatch):
+def test_reductions_and_products_of_many_sizes_share_a_trace(name, monkeypatch):
     op, counted = pullback.function(ACROSS[name]), traces(monkeypatch)
     for n in range(18, 32):
         agree(op, leaf(n, 17), leaf(17))
     assert general(op)
     assert counted == {"itself": 7, "all": 1}
-    for m in range(19, 30):  # now rows are of other lengths as well
+    for m in range(19, 30):  # now row lengths vary, too
         agree(op, leaf(2 * m, m), leaf(m))
     assert counted["all"] == 2
     assert counted["itself"] == 14
@@ -165,7 +165,7 @@ def test_reductions_and_products_of_many_batches(name, monkeypatch):
 
 @pytest.mark.parametrize("name", SIZED)
 @pytest.mark.few(3)
-def test_a_formula_that_has_to_do_with_sizes_is_right_for_all(name):
+def test_size_dependent_formula_is_right_for_every_size(name):
     op = pullback.function(SIZED[name])
     for i in range(10):
         agree(op, leaf(2 + i, 4 + 2 * i))
@@ -173,7 +173,7 @@ def test_a_formula_that_has_to_do_with_sizes_is_right_for_all(name):
         agree(op, leaf(n, m))
 
 
-def test_an_op_that_takes_no_symbols_is_traced_size_by_size_without_a_word(capfd):
+def test_op_without_symbolic_support_is_traced_per_size_silently(capfd):
     op = pullback.function(lambda x: (x @ x.t()).trace())
     for n in range(2, 14):
         x = torch.randn(n, n + 3, requires_grad=True)
@@ -183,14 +183,14 @@ def test_an_op_that_takes_no_symbols_is_traced_size_by_size_without_a_word(capfd
 
 
 @pytest.mark.parametrize("name", SIZED)
-def test_without_a_gradient_it_is_right_for_all(name):
+def test_size_dependent_formula_without_grad_is_right_for_every_size(name):
     op = pullback.function(backend="eager")(SIZED[name])
     for n, m in [*((2 + i, 4 + 2 * i) for i in range(10)), (3, 9), (6, 6), (1, 8), (7, 1), (7, 12)]:
         agree(op, leaf(n, m).detach())
 
 
 @pytest.mark.usefixtures("native")
-def test_values_without_a_gradient_are_of_many_sizes(monkeypatch):
+def test_calls_without_grad_of_many_sizes_share_a_trace(monkeypatch):
     op, counted = pullback.function(POINTWISE["gate"]), traces(monkeypatch)
     for n in range(2, 30):
         agree(op, leaf(n).detach(), leaf(n).detach())
@@ -199,7 +199,7 @@ def test_values_without_a_gradient_are_of_many_sizes(monkeypatch):
 
 @pytest.mark.usefixtures("native")
 @pytest.mark.slow
-def test_second_and_third_derivatives_are_of_many_sizes(monkeypatch):
+def test_higher_derivatives_of_many_sizes_share_traces(monkeypatch):
     op, counted = pullback.function(lambda x: torch.sin(x) * x), traces(monkeypatch)
     for n in range(2, 26):
         x = leaf(n)
@@ -210,10 +210,10 @@ def test_second_and_third_derivatives_are_of_many_sizes(monkeypatch):
                 (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
             found.append(out)
         torch.testing.assert_close(*found)
-    assert counted["all"] == 3  # the value and gradient, and the next two, each after some sizes of its own
+    assert counted["all"] == 3  # one for value and gradient, and one for each further order
 
 
-def test_what_is_no_size_tells_calls_apart():
+def test_dtype_requires_grad_and_scalars_stay_in_the_key():
     op = pullback.function(backend="eager")(lambda x, of, scale: torch.tanh(x) * of["y"] * scale)
     variants = [
         (torch.float64, True, True, 2.0),
@@ -239,8 +239,8 @@ def test_what_is_no_size_tells_calls_apart():
 
 
 @pytest.mark.parametrize("kernels", ["eager", "native"])
-def test_batches_of_cotangents_are_of_many_sizes(kernels):
-    """These go through ATen ops, in which sizes are arguments."""
+def test_batched_cotangents_of_many_sizes(kernels):
+    """Batched backwards run ATen ops, which take sizes as arguments."""
     op = pullback.function(backend=kernels)(ACROSS["norm"])
     for n in range(18, 32):
         x, w = leaf(n, 17), leaf(17)
@@ -250,7 +250,7 @@ def test_batches_of_cotangents_are_of_many_sizes(kernels):
     assert general(op)
 
 
-def test_compiled_autograd_sees_ops_of_many_sizes():
+def test_compiled_autograd_of_a_plan_for_many_sizes():
     from torch._dynamo import compiled_autograd
 
     op = pullback.function(backend="eager")(ACROSS["norm"])
@@ -264,7 +264,7 @@ def test_compiled_autograd_sees_ops_of_many_sizes():
     assert general(op)
 
 
-def test_small_calls_in_cpp_are_of_many_sizes(on, monkeypatch):
+def test_frequent_size_runs_in_cpp_among_many_sizes(on, monkeypatch):
     monkeypatch.setattr(plans, "MAX_PLANS", 64)
     op = pullback.function(POINTWISE["gate"])
     for n in range(2, 128):
@@ -277,7 +277,7 @@ def test_small_calls_in_cpp_are_of_many_sizes(on, monkeypatch):
     agree(op, *hot)
 
 
-def test_what_a_formula_reads_is_watched_for_all_sizes():
+def test_changed_capture_drops_the_plan_for_many_sizes():
     scale = 1.0
     op = pullback.function(lambda x: x.exp() * scale)
     for n in range(2, 14):
@@ -295,7 +295,7 @@ def test_what_a_formula_reads_is_watched_for_all_sizes():
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.sampled_from("abcde")), min_size=10, max_size=30),
 )
 @pytest.mark.slow
-def test_sizes_at_random_that_may_coincide(name, calls):
+def test_random_and_coinciding_sizes_match_the_formula(name, calls):
     op = OPS[name]
     for n, m, how in calls:
         x = {"a": leaf(n, m), "b": leaf(m, n).T, "c": leaf(n, m, 2)[..., 0], "d": leaf(n, 1), "e": leaf(1, m)}[how]
@@ -303,7 +303,7 @@ def test_sizes_at_random_that_may_coincide(name, calls):
         agree(op, x.detach().requires_grad_(), y)
 
 
-def test_what_holds_for_many_sizes_keeps_no_tensor_of_a_call():
+def test_plan_for_many_sizes_keeps_no_tensor():
     op, seen = pullback.function(lambda x, y: torch.tanh(x) * y), []
     for n in range(2, 14):
         x, y = leaf(n), leaf(n)
@@ -339,8 +339,8 @@ def log_softmax(x, w):
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize(("formula", "is_one"), [(norm, True), (layer, True), (log_softmax, True), (loss, False)])
 @pytest.mark.few(2)
-def test_sums_over_rows_and_memory_that_is_used_again(formula, is_one, monkeypatch):
-    """Kernels that add up rows, and write over what nothing else reads, at many numbers of rows."""
+def test_row_sums_and_overwritten_memory_for_many_sizes(formula, is_one, monkeypatch):
+    """Kernels that sum over rows and overwrite private tensors, at many numbers of rows."""
     monkeypatch.setattr(reuse, "_LARGE", 0)
     op, counted = pullback.function(formula, stable=False, backend="native"), traces(monkeypatch)
     for i, rows in enumerate((64, 70, 65, 200, 131, 90, 77, 100, 66, 300, 129, 64, 257)):
@@ -350,7 +350,7 @@ def test_sums_over_rows_and_memory_that_is_used_again(formula, is_one, monkeypat
             leaf(columns) if formula is norm else leaf(inner, columns),
         )
         agree(op, x, w)
-        once = [torch.autograd.grad(first(f(x, w)).sum(), (x, w)) for f in (op, formula)]  # and the graph is let go
+        once = [torch.autograd.grad(first(f(x, w)).sum(), (x, w)) for f in (op, formula)]  # the graph is freed
         torch.testing.assert_close(*once)
     assert bool(general(op)) == is_one
     if is_one:

@@ -28,23 +28,23 @@ class WrongCube(Cube):
 X = torch.tensor([0.5, 1.5], dtype=torch.float64)
 
 
-def test_a_sound_function_passes():
+def test_sound_function_passes():
     assert_sound(Cube, X, select="PB1", budget=2)
 
 
-def test_an_unsound_one_fails_with_the_findings_alone():
+def test_unsound_function_fails_with_its_findings():
     with pytest.raises(AssertionError, match="PB101 wrong-vjp") as failure:
         assert_sound(WrongCube, X, select=["PB101"], budget=2)
     assert failure.traceback[-1].frame.f_locals["__tracebackhide__"] is True
     assert str(failure.value).startswith("WrongCube: PB101 wrong-vjp\n")
 
 
-def test_one_that_cannot_be_run_fails():
+def test_unaudited_function_fails():
     with pytest.raises(AssertionError, match="not audited"):
         assert_sound(Cube, "no tensor", select="PB1")
 
 
-def test_options_are_those_of_check():
+def test_unknown_option_raises():
     with pytest.raises(OptionError, match="did you mean budget") as failure:
         assert_sound(Cube, X, bugdet=1)
     assert failure.traceback[-1].path.name == "testing.py", "no frame of what it calls"

@@ -1,4 +1,4 @@
-"""Without a private name of PyTorch nothing silent happens: values are right, or an error says what is missing."""
+"""Without a private name of PyTorch, values are right or an error names what is missing."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize("name", private_names())
 @pytest.mark.few(1)
-def test_without_a_name_there_is_an_import_and_nothing_is_silently_wrong(name):
+def test_missing_private_name_is_never_silently_wrong(name):
     command = [sys.executable, "-m", "tests.missing_names", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     found, said = json.loads(done.stdout)
@@ -25,7 +25,7 @@ def test_without_a_name_there_is_an_import_and_nothing_is_silently_wrong(name):
     assert said["check"] == "right" or (last in said["check"] and "\n" not in said["check"]), said["check"]
 
 
-def test_the_names_that_are_asked_for_are_there():
+def test_required_private_names_exist():
     from pullback._torch.private import Missing, private
 
     assert len(asked_for()) > 20

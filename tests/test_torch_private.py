@@ -1,4 +1,4 @@
-"""What we rely on of PyTorch's private parts: where one of these fails, mend `pullback/_torch`."""
+"""Probes of PyTorch's private API; where one fails, fix `pullback/_torch`."""
 
 import contextlib
 import gc
@@ -43,7 +43,7 @@ def test_init_fn_is_the_decorated_function():
     assert function.__module__ == __name__
 
 
-def test_overloads_and_packets_are_known_by_class():
+def test_overloads_and_packets_are_dispatched_ops():
     assert _torch.is_dispatched_op(torch.ops.aten.sin)
     assert _torch.is_dispatched_op(torch.ops.aten.add.Tensor)
     assert not _torch.is_dispatched_op(torch.sin)
@@ -59,11 +59,11 @@ def test_overloads_and_packets_are_known_by_class():
         (torch.ops.aten.add.Tensor, "aten::add.Tensor"),
     ],
 )
-def test_qualnames_of_ops(op, name):
+def test_op_name_is_the_qualified_name(op, name):
     assert _torch.op_name(op) == name
 
 
-def test_stubs_of_function_live_in_torch_autograd_function():
+def test_defines_method_ignores_the_stubs_of_function():
     class Base(torch.autograd.function.InplaceFunction):
         @staticmethod
         def forward(ctx, x):
@@ -77,7 +77,7 @@ def test_stubs_of_function_live_in_torch_autograd_function():
     assert [name for name in stubs if _torch.defines_method(Derived, name)] == ["forward"]
 
 
-def test_pytree_gives_the_path_of_each_leaf():
+def test_tree_flatten_gives_the_path_of_each_leaf():
     tree = ((1, [2, {"a": 3}]), {"b": 4})
     leaves, spec, paths = _torch.tree_flatten(tree)
     assert leaves == [1, 2, 3, 4]
@@ -85,14 +85,14 @@ def test_pytree_gives_the_path_of_each_leaf():
     assert _torch.tree_unflatten([5, 6, 7, 8], spec) == ((5, [6, {"a": 7}]), {"b": 8})
 
 
-def test_inductor_can_round_each_op_of_16_bits():
+def test_inductor_has_emulate_precision_casts():
     from torch._inductor import config
 
     with config.patch(emulate_precision_casts=True):
         assert config.emulate_precision_casts
 
 
-def test_inductor_can_do_without_worker_processes():
+def test_inductor_can_compile_without_worker_processes():
     from torch._inductor import config
 
     before = config.compile_threads
@@ -101,14 +101,14 @@ def test_inductor_can_do_without_worker_processes():
     assert config.compile_threads == before
 
 
-def test_schemas_give_names_types_defaults_and_keyword_only():
+def test_op_parameters_come_from_the_schema():
     of_twice = _torch.op_parameters(torch.ops.pullback_test_private.twice)
     assert [(p.name, p.annotation) for p in of_twice] == [("x", "Tensor")]
     of_add = _torch.op_parameters(torch.ops.aten.add.Tensor)
     assert [(p.name, p.kind, p.default) for p in of_add][-1] == ("alpha", inspect.Parameter.KEYWORD_ONLY, 1)
 
 
-def test_names_traced_are_the_nodes_so_far():
+def test_names_traced_lists_the_nodes_so_far():
     seen = []
 
     def traced(x):
@@ -123,7 +123,7 @@ def test_names_traced_are_the_nodes_so_far():
     assert "cos" not in seen[0]
 
 
-def test_schemas_tell_views_and_writes():
+def test_schemas_tell_views_and_mutation():
     aten = torch.ops.aten
     assert _torch.is_view(aten.view.default)
     assert _torch.is_view(operator.getitem)
@@ -148,7 +148,7 @@ class NoFunctions(TorchFunctionMode):
 
 
 def asked_in_each_context(ask):
-    """Ask in plain eager mode, and in everything that is not."""
+    """Evaluate a predicate in plain eager mode and in every other context; return the contexts where it is true."""
     x = torch.ones(2)
     seen = {"eager": ask()}
 
@@ -175,7 +175,7 @@ def asked_in_each_context(ask):
     return {name for name, answer in seen.items() if answer}
 
 
-def test_plain_eager_is_told_from_every_transform_mode_and_tracer():
+def test_plain_eager_excludes_transforms_modes_and_tracers():
     assert asked_in_each_context(_torch.is_plain_eager) == {"eager"}
 
 
@@ -184,24 +184,24 @@ def test_no_grad_and_inference_mode_are_plain_eager():
         assert _torch.is_plain_eager()
 
 
-def test_who_may_trace_is_known():
+def test_may_be_traced_covers_transforms_modes_and_jit():
     assert asked_in_each_context(_torch.may_be_traced) == {"functorch", "vmap", "dispatch mode", "jit"}
 
 
-def test_forward_ad_counts_its_levels():
+def test_in_dual_level_detects_a_dual_level():
     assert asked_in_each_context(_torch.in_dual_level) == {"dual"}
 
 
-def test_functorch_keeps_a_stack_of_interpreters():
+def test_in_functorch_detects_transforms():
     assert asked_in_each_context(_torch.in_functorch) == {"functorch", "vmap"}
 
 
-def test_autocast_is_known_for_any_device():
+def test_any_autocast_detects_autocast():
     assert asked_in_each_context(_torch.any_autocast) == {"autocast"}
 
 
-def test_backward_passes_of_a_trace_run_in_its_thread():
-    """On a GPU autograd has one thread for all of them, and that one may wait for the trace to end."""
+def test_backward_in_a_trace_runs_in_the_calling_thread():
+    """On a GPU all backward passes share one autograd thread, which may wait for the trace to end."""
     seen = []
 
     def look():
@@ -214,7 +214,7 @@ def test_backward_passes_of_a_trace_run_in_its_thread():
     assert torch._C._is_multithreading_enabled()
 
 
-def test_a_thread_that_had_fake_tensors_may_end():
+def test_thread_that_used_fake_tensors_may_end():
     """In a CUDA build of PyTorch 2.11 without a GPU the last line crashed."""
     code = """
 import torch
@@ -240,7 +240,7 @@ print("ok")
     assert done.stdout == "ok\n", done.stderr
 
 
-def test_jit_tracing_has_a_state():
+def test_in_jit_tracing_detects_a_trace():
     assert asked_in_each_context(_torch.in_jit_tracing) == {"jit"}
 
 
@@ -270,7 +270,7 @@ def test_forward_grad_can_be_enabled_where_pytorch_disabled_it():
     assert tangent_in_jvp(enabled=True) == [True]
 
 
-def test_a_batch_of_cotangents_is_known():
+def test_batched_cotangent_is_detected():
     seen = []
 
     class Probe(torch.autograd.Function):
@@ -289,24 +289,24 @@ def test_a_batch_of_cotangents_is_known():
     assert seen == [True, False]
 
 
-def test_below_autograd_ops_record_nothing():
+def test_ops_below_autograd_record_nothing():
     x = torch.ones(2, requires_grad=True)
     with _torch.below_autograd():
         assert (x * 2).grad_fn is None
     assert (x * 2).grad_fn is not None
 
 
-def test_fake_tensors_have_shapes_and_no_values():
+def test_fake_tensors_have_shapes_but_no_values():
     with _torch.fake_mode() as mode:
         fake = mode.from_tensor(torch.ones(2, 3), static_shapes=True)
-        assert (fake * torch.ones(3)).shape == (2, 3)  # a tensor that is not fake may take part
+        assert (fake * torch.ones(3)).shape == (2, 3)  # a real tensor may take part
         assert _torch.is_fake(fake)
         with pytest.raises(_torch.DATA_DEPENDENT):
             fake.sum().item()
     assert not _torch.is_fake(torch.ones(2))
 
 
-def test_outside_modes_there_are_values_in_every_trace():
+def test_without_modes_gives_real_values_in_every_trace():
     seen = []
 
     def formula(x):
@@ -314,7 +314,11 @@ def test_outside_modes_there_are_values_in_every_trace():
             seen.append(bool((torch.tensor([1.0, 2.0]) > 0).all()))
         return x.sin()
 
-    for options in ({}, {"tracing_mode": "fake"}, {"pre_dispatch": True}):  # else the trace would hold more than a sine
+    for options in (
+        {},
+        {"tracing_mode": "fake"},
+        {"pre_dispatch": True},
+    ):  # otherwise the trace would have more than a sine
         module = make_fx(formula, **options)(torch.ones(2))
         assert [n.name for n in module.graph.nodes if n.op == "call_function"] == ["sin"]
     assert seen == [True] * 3
@@ -328,8 +332,8 @@ def test_make_fx_records_undecomposed_ops_of_real_tensors():
     assert torch.equal(traced(torch.zeros(2))[0], torch.nn.functional.softplus(torch.zeros(2)))
 
 
-def test_make_fx_records_a_cut_as_a_cut():
-    """An `alias` in place of `detach` lets a derivative of the graph through."""
+def test_make_fx_records_detach_as_detach():
+    """If it recorded `alias` instead, the graph would have a derivative there."""
 
     def formula(x):
         return [x * x.detach()]
@@ -339,7 +343,7 @@ def test_make_fx_records_a_cut_as_a_cut():
         assert torch.autograd.grad(traced(2 * x)[0].sum(), x)[0].tolist() == [4] * 5
 
 
-def test_a_check_without_a_result_is_no_dead_code():
+def test_value_check_without_a_result_is_not_dead_code():
     traced = _torch.trace_ops(lambda x: [torch.linalg.inv(x)], torch.eye(3))
     traced.graph.eliminate_dead_code()
     traced.recompile()
@@ -347,17 +351,17 @@ def test_a_check_without_a_result_is_no_dead_code():
         traced(torch.zeros(3, 3))
 
 
-def test_schemas_say_which_ops_write():
+def test_schemas_say_which_ops_mutate():
     assert _torch.is_mutable(torch.ops.aten.add_.Tensor)
     assert not _torch.is_mutable(torch.ops.aten.add.Tensor)
 
 
-def test_zeros_without_memory_are_known():
+def test_efficient_zero_tensor_is_detected():
     assert _torch.is_zero_tensor(torch.ops.aten._efficientzerotensor.default([2]))
     assert not _torch.is_zero_tensor(torch.zeros(2))
 
 
-def test_beneath_a_mode_they_get_memory_where_pytorch_reads_it():
+def test_efficient_zero_tensor_is_materialised_below_a_mode():
     class Running(_torch.DispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return func(*args, **(kwargs or {}))
@@ -369,7 +373,7 @@ def test_beneath_a_mode_they_get_memory_where_pytorch_reads_it():
     assert total.tolist() == [3, 3]
 
 
-def test_an_op_that_writes_is_named_after_the_one_that_does_not():
+def test_functional_variant_of_in_place_ops():
     aten = torch.ops.aten
     assert _torch.functional_variant(aten.masked_fill_.Scalar) is aten.masked_fill.Scalar
     assert _torch.functional_variant(aten.add_.Tensor) is aten.add.Tensor
@@ -377,40 +381,40 @@ def test_an_op_that_writes_is_named_after_the_one_that_does_not():
     assert _torch.functional_variant(aten.pow_.Scalar) is None  # aten.pow.Scalar raises a number to a tensor
 
 
-def test_a_version_counts_writes():
+def test_version_counts_in_place_writes():
     x = torch.ones(2)
     before = _torch.version_of(x)
     x[:1].mul_(2)
     assert _torch.version_of(x) == before + 1
 
 
-def test_storages_are_equal_where_memory_is_shared_also_for_fake_tensors():
+def test_storage_of_identifies_shared_memory_of_real_and_fake_tensors():
     with _torch.fake_mode() as mode:
         for x in (torch.ones(4), mode.from_tensor(torch.ones(4))):
             assert _torch.storage_of(x[1:]) == _torch.storage_of(x.view(2, 2))
             assert _torch.storage_of(x.clone()) != _torch.storage_of(x)
 
 
-def test_the_tripwire_is_known_by_its_namespace():
+def test_tripwire_is_detected_in_a_graph():
     traced = _torch.trace_ops(lambda x: [tripwire.tripwire(x, [x], "op")], torch.ones(2))
     assert [_torch.is_tripwire(node.target) for node in traced.graph.nodes] == [False, True, False]
     assert not _torch.is_tripwire(torch.ops.aten.clone.default)
 
 
-def test_leaves_of_containers_come_with_their_structure():
+def test_tree_leaves_come_with_their_structure():
     leaves, spec = _torch.tree_leaves({"b": (1, None), "a": [2]})
     assert leaves == [1, None, 2]
     assert _torch.tree_unflatten([3, 4, 5], spec) == {"b": (3, 4), "a": [5]}
 
 
-def test_nodes_keep_what_they_stood_for():
+def test_nodes_keep_their_traced_value():
     graph = _torch.trace_ops(lambda x: x.sin().view(-1), torch.zeros(2, 3)).graph
     sin, view = (node for node in graph.nodes if node.op == "call_function")
     assert _torch.traced_value(view).shape == (6,)
     assert _torch.storage_of(_torch.traced_value(sin)) == _torch.storage_of(_torch.traced_value(view))
 
 
-def test_views_made_unknown_are_none():
+def test_views_without_tracking_are_not_views():
     x = torch.zeros(3)
     with torch.no_grad(), _torch.without_view_tracking():
         assert not x.view(-1)._is_view()
@@ -418,7 +422,7 @@ def test_views_made_unknown_are_none():
         assert x.view(-1)._is_view()
 
 
-def test_tensors_in_one_storage_share_memory():
+def test_share_storage_detects_shared_memory():
     x = torch.zeros(4)
     assert _torch.share_storage(x, x)
     assert _torch.share_storage(x[1:], x.view(2, 2).detach())
@@ -426,7 +430,7 @@ def test_tensors_in_one_storage_share_memory():
     torch.func.vmap(lambda row: row if _torch.share_storage(row, row) else None)(x)
 
 
-def test_numpy_of_a_transforms_tensor_says_that_there_is_no_storage():
+def test_numpy_of_a_functorch_tensor_raises_a_storage_error():
     with pytest.raises(RuntimeError) as caught:
         torch.func.grad(lambda x: torch.from_numpy(x.detach().numpy()).sum())(torch.ones(2))
     assert _torch.is_storage_error(caught.value)
@@ -451,9 +455,9 @@ class Point(NamedTuple):
     ],
     ids=repr,
 )
-def test_leaves_and_structure_are_those_of_pytree_and_leave_no_garbage(tree):
+def test_tree_leaves_matches_pytree_and_leaves_no_garbage(tree):
     gc.disable()
-    gc.freeze()  # what is there already is not looked at
+    gc.freeze()  # exclude the objects that exist already
     try:
         found = _torch.tree_leaves(tree)
         assert gc.collect() == 0
@@ -474,18 +478,18 @@ class Doubling(torch.autograd.Function):
         return 2 * g
 
 
-def test_plain_apply_is_the_last_part_of_apply():
+def test_eager_apply_records_the_function():
     y = _torch.eager_apply(Doubling)(x := torch.ones(2, requires_grad=True))
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [2, 2]
 
 
-def test_kernel_of_calls_the_very_op():
+def test_kernel_of_calls_the_op():
     kernel = _torch.kernel_of(torch.ops.aten.sin.default)
     assert torch.equal(kernel(torch.ones(2)), torch.sin(torch.ones(2)))
     assert _torch.kernel_of(len) is len
 
 
-def test_hooks_of_the_caller_can_be_left_out():
+def test_saved_tensor_hooks_can_be_suspended():
     packed = []
     x = torch.ones(2, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
@@ -496,7 +500,7 @@ def test_hooks_of_the_caller_can_be_left_out():
         assert len(packed) == 1
 
 
-def test_hooks_of_the_caller_are_taken_away_and_given_back():
+def test_default_hooks_are_removed_and_restored():
     packed = []
     x = torch.ones(2, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
@@ -507,7 +511,7 @@ def test_hooks_of_the_caller_are_taken_away_and_given_back():
     assert len(packed) == 1
 
 
-def test_a_ban_of_the_caller_on_hooks_is_lifted_and_given_back():
+def test_ban_on_hooks_is_lifted_and_restored():
     with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
         with _torch.without_default_hooks(), torch.autograd.graph.save_on_cpu():
             pass
@@ -515,7 +519,7 @@ def test_a_ban_of_the_caller_on_hooks_is_lifted_and_given_back():
             pass
 
 
-def test_saved_tensors_that_somebody_holds():
+def test_owned_by_node_alone_detects_other_references():
     class Keeps(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -558,7 +562,7 @@ def test_saved_tensors_that_somebody_holds():
     assert found == [True] + [False] * len(holders)
 
 
-def test_a_backward_pass_says_whether_its_graph_is_kept():
+def test_retains_graph_reports_the_running_backward():
     seen = []
     x = torch.ones(2, requires_grad=True)
     y = x.sin().sum()
@@ -570,12 +574,12 @@ def test_a_backward_pass_says_whether_its_graph_is_kept():
     assert _torch.retains_graph()
 
 
-def test_fake_tensors_log_their_errors_under_a_name(monkeypatch):
+def test_fake_tensor_log_can_be_silenced(monkeypatch):
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     records = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = records.append
-    monkeypatch.setattr(logger, "handlers", [handler])  # whatever PyTorch's own logging has made of it
+    monkeypatch.setattr(logger, "handlers", [handler])  # independent of PyTorch's own logging setup
     monkeypatch.setattr(logger, "disabled", False)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -598,7 +602,7 @@ def test_fake_tensors_log_their_errors_under_a_name(monkeypatch):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_jagged_tensors_are_values_and_a_structure(transposed):
+def test_map_jagged_values_keeps_the_structure(transposed):
     parts = [torch.ones(1, 3), torch.ones(2, 3)]
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
     given = nested.transpose(1, 2) if transposed else nested
@@ -609,13 +613,13 @@ def test_jagged_tensors_are_values_and_a_structure(transposed):
     assert g.values().unique().tolist() == [4]
 
 
-def test_constant_while_compiling_marks_what_pytorch_marks():
+def test_assume_constant_result_matches_pytorchs():
     ours, theirs = (lambda: 1), (lambda: 1)
     assert _torch.assume_constant_result(ours) is ours
     assert vars(torch.compiler.assume_constant_result(theirs)) == vars(ours) != {}
 
 
-def test_modes_of_ours_do_without_dynamo_where_nobody_imported_it():
+def test_dispatch_mode_does_not_import_dynamo():
     code = """
 import sys, torch
 from pullback import _torch
@@ -643,7 +647,7 @@ print(Counted.seen, torch.compile(lambda x: x.cos(), backend="eager")(torch.zero
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")  # of the base's `__enter__`
-def test_dynamo_leaves_the_method_of_a_mode_alone():
+def test_dynamo_does_not_compile_the_method_of_a_mode():
     seen = []
 
     class Asking(_torch.DispatchMode):
@@ -663,7 +667,7 @@ def test_dynamo_leaves_the_method_of_a_mode_alone():
     assert seen == [False]
 
 
-def test_vmap_of_bits_is_told_from_kernels():
+def test_vmap_of_view_dtype_is_probed():
     x = torch.ones(2, 3)
     bits = torch.func.vmap(lambda t: t.view(torch.int32))
     if _torch.VMAP_HAS_VIEW_DTYPE:
@@ -689,13 +693,13 @@ print((gc.isenabled(), bool(gc.get_freeze_count()), gc.get_stats()[2]["collectio
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_the_first_fake_tensor_imports_dynamo_without_a_full_collection(frozen):
+def test_fake_mode_imports_dynamo_without_a_full_collection(frozen):
     done = subprocess.run([sys.executable, "-c", IMPORTING.format(frozen=frozen)], capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize("style", ["old", "new"])
-def test_functions_are_observed_however_they_were_had(style):
+def test_observe_functions_sees_every_apply(style):
     class Old(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -731,7 +735,7 @@ def test_functions_are_observed_however_they_were_had(style):
     assert len(seen) == 2
 
 
-def test_symbolic_traces_hold_for_all_sizes_and_say_for_which_not():
+def test_symbolic_trace_has_size_symbols_and_guards():
     aten = torch.ops.aten
     table = {op: made for op, made in _torch.decompositions()["silu_backward"] if op is aten.silu_backward.default}
     assert table
@@ -754,7 +758,7 @@ def test_symbolic_traces_hold_for_all_sizes_and_say_for_which_not():
     assert any(str(guard).startswith("Eq(Mod(") for guard in _torch.shape_guards(halved))
 
 
-def test_a_trace_for_sizes_says_whether_anything_depends_on_them():
+def test_trace_for_sizes_reports_size_dependence():
     x, y = torch.ones(5, 7), torch.ones(7)
     traced, is_general = _torch.trace_for_sizes(lambda x, y: [x * y, x.mean(-1)], [x, y], {5})
     assert is_general
@@ -773,14 +777,14 @@ def test_a_trace_for_sizes_says_whether_anything_depends_on_them():
         assert not _torch.trace_for_sizes(decides, [x, y], {5, 7})[1]
 
 
-def test_a_proxy_mode_is_active_while_make_fx_records():
+def test_in_proxy_tracing_detects_make_fx():
     seen = []
     make_fx(lambda x: (seen.append(_torch.in_proxy_tracing()), x * 2)[1])(torch.ones(2))
     assert seen == [True]
     assert not _torch.in_proxy_tracing()
 
 
-def test_a_dual_level_counts_once_also_inside_of_jvp():
+def test_differentiation_depth_counts_each_level_once():
     seen = []
 
     def f(x):
@@ -795,7 +799,7 @@ def test_a_dual_level_counts_once_also_inside_of_jvp():
     assert seen == [1, 2, 1]
 
 
-def test_wrappers_of_transforms_hide_what_autograd_records():
+def test_unwrapped_finds_requires_grad_below_transforms():
     seen = []
 
     def f(x):
@@ -809,7 +813,7 @@ def test_wrappers_of_transforms_hide_what_autograd_records():
     assert seen == [False, False, True, True]
 
 
-def test_what_is_differentiated_is_known_within_every_transform():
+def test_is_differentiated_in_every_transform():
     seen = []
 
     def f(x, constant=None):
@@ -836,7 +840,7 @@ def test_what_is_differentiated_is_known_within_every_transform():
     assert seen == [False] * 4
 
 
-def test_a_function_reads_tensors_of_transforms_that_do_not_run_there():
+def test_is_differentiated_outside_inside_a_function():
     seen = []
 
     class Reading(torch.autograd.Function):
@@ -863,7 +867,7 @@ def test_a_function_reads_tensors_of_transforms_that_do_not_run_there():
     assert seen == [False, False, False, False, False, True, False, True]
 
 
-def test_a_tangent_is_seen_through_a_batch():
+def test_tangent_is_detected_through_a_batch():
     seen = []
 
     def f(x):
@@ -877,7 +881,7 @@ def test_a_tangent_is_seen_through_a_batch():
     assert seen == [False, False, True]
 
 
-def test_what_is_left_alone_dynamo_does_not_compile():
+def test_skip_in_dynamo_excludes_a_function():
     inner = []
 
     def count(graph, inputs):
@@ -901,7 +905,7 @@ def test_what_is_left_alone_dynamo_does_not_compile():
     assert not inner
 
 
-def test_once_differentiable_is_told_by_the_code_of_its_wrapper():
+def test_once_differentiable_is_detected_by_its_wrapper():
     def backward(ctx, g):
         return g
 
@@ -911,7 +915,7 @@ def test_once_differentiable_is_told_by_the_code_of_its_wrapper():
     assert not _torch.is_once_differentiable(torch.exp)
 
 
-def test_the_log_of_the_compiler_is_quiet():
+def test_compiler_log_can_be_silenced():
     logger, records = logging.getLogger("torch.__trace"), []
     handler = logging.Handler()
     handler.emit = records.append

@@ -1,4 +1,4 @@
-"""The releases of PyTorch that are tested: one place names each, and make and CI read it there."""
+"""The tested PyTorch releases: each is named in one place, which make and CI read."""
 
 import os
 import re
@@ -16,26 +16,26 @@ RELEASES = GENERATOR["releases"]()
 
 
 def made(*words):
-    """Return what make would run, whatever the make that runs this test was told."""
+    """Return what make would run, without the options of an outer make."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     command = ["make", "-n", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_package_asks_for_the_oldest():
+def test_package_requires_the_oldest_tested_release():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (bound,) = [line.removeprefix("torch>=") for line in project["dependencies"] if line.startswith("torch")]
     assert RELEASES["oldest"].startswith(bound + ".")
 
 
-def test_the_package_says_which_were_tested():
+def test_pyproject_lists_the_tested_releases():
     line = re.search(r'"torch>=.*', (ROOT / "pyproject.toml").read_text(encoding="utf-8")).group()
     assert re.findall(r"\d+\.\d+\.\d+", line) == [*RELEASES.values()]
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 @pytest.mark.parametrize("name", ["newest", "oldest", "2.14.0"])
-def test_make_tests_with_another_release(name):
+def test_make_test_installs_another_release(name):
     release = RELEASES.get(name, name)
     lines = made("test", f"TORCH={name}", "VENVS=elsewhere")
     folder = f"elsewhere/.venv-torch-{release}"

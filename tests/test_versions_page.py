@@ -1,4 +1,4 @@
-"""docs/dev/versions.md is that of the releases that are tested, and reports no failure."""
+"""docs/dev/versions.md covers the tested releases and reports no failure."""
 
 import runpy
 from pathlib import Path
@@ -10,7 +10,7 @@ PAGE = GENERATOR["PAGE"].read_text(encoding="utf-8")
 RELEASES = GENERATOR["releases"]()
 
 
-def test_the_page_is_current():
+def test_versions_page_is_current():
     assert GENERATOR["outdated"](PAGE) == [], "run python docs/generate_versions.py"
 
 
@@ -29,6 +29,6 @@ def test_the_page_is_current():
         ("# PyTorch versions", "# Versions of PyTorch", "its text is another"),
     ],
 )
-def test_a_page_with_a_failure_is_noticed(before, after, says):
+def test_versions_page_with_a_failure_is_rejected(before, after, says):
     assert before in PAGE
     assert any(line.startswith(says) for line in GENERATOR["outdated"](PAGE.replace(before, after)))

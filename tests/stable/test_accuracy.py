@@ -1,4 +1,4 @@
-"""`pullback.accuracy`: what it finds in PyTorch's own functions, and what it refuses."""
+"""`pullback.accuracy`: measurements of PyTorch's own functions, options and refusals."""
 
 import json
 import math
@@ -16,7 +16,7 @@ def summary(function, dtype=torch.float32, of="value", **options):
     return pullback.accuracy(function, dtype=dtype, **options).row(str(dtype).removeprefix("torch."), of).summary
 
 
-def test_the_gradient_of_sigmoid_vanishes_too_early():
+def test_sigmoid_gradient_vanishes_too_early():
     found = summary(torch.sigmoid, of="d/dx")
     assert found.zero.start["x"] == pytest.approx(16.6355, abs=1e-3)
     assert found.max_ulp > 7e6
@@ -25,19 +25,19 @@ def test_the_gradient_of_sigmoid_vanishes_too_early():
     assert found.nan.count == found.inf.count == 0
 
 
-def test_the_value_of_sigmoid_is_good():
+def test_sigmoid_value_is_accurate():
     found = summary(torch.sigmoid, order=0)
     assert 1.5 < found.max_ulp < 4
     assert found.clean
 
 
-def test_the_gradient_of_silu_is_inaccurate_at_its_root_which_is_looked_at():
+def test_silu_gradient_is_measured_at_its_root():
     found = summary(F.silu, of="d/dinput", domain={"input": (-2.0, -1.0)})
     assert found.worst.point["input"] == pytest.approx(-1.2784645, abs=1e-4)
     assert found.max_ulp > 1e3
 
 
-def test_every_bfloat16_number_in_seconds():
+def test_all_bfloat16_inputs_are_measured_in_seconds():
     begun = time.monotonic()
     measured = pullback.accuracy(torch.sigmoid, dtype=torch.bfloat16)
     assert time.monotonic() - begun < 5
@@ -47,13 +47,13 @@ def test_every_bfloat16_number_in_seconds():
     assert row.summary.zero.start == {"x": 6.25}
 
 
-def test_nan_and_infinity_are_found_where_they_start():
+def test_onset_of_nan_and_infinity_is_reported():
     found = pullback.accuracy(lambda x: torch.log(1 + torch.exp(x)), dtype=torch.float32)
     assert found.row("float32").summary.inf.start["x"] == pytest.approx(88.7229, abs=1e-3)
     assert found.row("float32", "d/dx").summary.nan.start["x"] == pytest.approx(88.7229, abs=1e-3)
 
 
-def test_a_corrected_function_is_good_everywhere():
+def test_stable_op_is_accurate_everywhere():
     for dtype in (torch.float32, torch.float64):
         for of in ("value", "d/dx"):
             found = summary(pullback.catalog.log_sigmoid, dtype, of)
@@ -61,7 +61,7 @@ def test_a_corrected_function_is_good_everywhere():
             assert found.max_ulp < 4
 
 
-def test_what_runs_is_the_op_itself():
+def test_rule_of_an_op_is_measured():
     @pullback.function
     def doubled(x):
         return x * 2
@@ -75,13 +75,13 @@ def test_what_runs_is_the_op_itself():
     assert found.mean_ulp == found.max_ulp
 
 
-def test_second_derivatives():
+def test_second_derivatives_are_measured():
     measured = pullback.accuracy(lambda x, y: x * x * y, dtype=torch.float32, order=2)
     assert [row.of for row in measured.rows] == ["value", "d/dx", "d/dy", "d²/dx²", "d²/dx dy", "d²/dy²"]
     assert measured.row("float32", "d²/dx dy").summary.max_ulp == 0
 
 
-def test_float64_is_measured_to_its_smallest_numbers():
+def test_float64_is_measured_down_to_small_values():
     found = summary(torch.exp, torch.float64, order=0, domain={"x": (-670.0, -300.0)})
     assert 0.5 <= found.max_ulp < 0.6
     difference = summary(lambda x: torch.exp(x) - torch.exp(x) * (1 - torch.exp(2 * x)), torch.float64, order=0)
@@ -95,14 +95,14 @@ def test_undefined_points_do_not_count():
     assert found.clean
 
 
-def test_plain_parameters_have_values():
+def test_non_tensor_parameters_have_values():
     def leaky(x, slope: float = 0.1, *, shift):
         return torch.where(x > 0, x, slope * x) + shift
 
     assert summary(leaky, order=0, args={"shift": 0.0, "slope": 0.5}).max_ulp == 0
 
 
-def test_both_the_vector_and_the_scalar_kernels_are_measured():
+def test_contiguous_and_strided_kernels_are_measured():
     class Differs(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -112,14 +112,14 @@ def test_both_the_vector_and_the_scalar_kernels_are_measured():
     assert found.max_ulp >= 8
 
 
-def test_where_a_kernel_is_missing_that_is_said():
+def test_missing_kernel_is_reported():
     measured = pullback.accuracy(torch.special.erfcx, dtype=[torch.bfloat16, torch.float32], order=0)
     assert "not implemented" in measured.missing["bfloat16"]
     assert [row.dtype for row in measured.rows] == ["float32"]
     assert "does not run" in repr(measured)
 
 
-def test_a_measurement_as_text_and_as_json():
+def test_measurement_as_text_and_json():
     measured = pullback.accuracy(torch.sigmoid, dtype=[torch.float32, torch.bfloat16], domain={"x": (0.0, 20.0)})
     text = repr(measured)
     assert text.startswith("sigmoid(x) for x >= 0 and x <= 20\n")
@@ -131,7 +131,7 @@ def test_a_measurement_as_text_and_as_json():
     assert read["domain"] == {"x": [0.0, 20.0]}
 
 
-def test_the_seed_decides():
+def test_same_seed_gives_the_same_measurement():
     assert pullback.accuracy(F.gelu, dtype=torch.float32) == pullback.accuracy(F.gelu, dtype=torch.float32)
 
 
@@ -147,7 +147,7 @@ def test_the_seed_decides():
         ({"args": {"z": 1}}, OptionError, "no parameter"),
     ],
 )
-def test_bad_options_are_refused(options, error, message):
+def test_invalid_options_raise(options, error, message):
     with pytest.raises(error, match=message):
         pullback.accuracy(lambda x: x.exp(), **options)
 
@@ -160,16 +160,16 @@ def test_bad_options_are_refused(options, error, message):
         (lambda x: torch.polygamma(1, x), DerivativeError, "trigamma"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(function, error, message):
+def test_unsupported_function_raises(function, error, message):
     with pytest.raises(error, match=message):
         pullback.accuracy(function, dtype=torch.float32)
 
 
-def test_exhaustive_is_for_one_variable():
+def test_exhaustive_with_two_tensors_raises():
     with pytest.raises(OptionError, match="takes 2 tensors"):
         pullback.accuracy(torch.logaddexp, exhaustive=True)
 
 
-def test_no_other_row():
+def test_row_of_an_unmeasured_dtype_raises():
     with pytest.raises(OptionError, match="value in float32"):
         pullback.accuracy(torch.exp, dtype=torch.float32, order=0).row("float64")

@@ -1,4 +1,4 @@
-"""Certificates as text, as files, and what is made of a file that is not one."""
+"""Certificates: text, files, the cache, and invalid files."""
 
 import multiprocessing
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tests.forms import GATE, LOG_SIGMOID, certified, gate_as_written, log_sigmo
 
 @pytest.fixture
 def no_rules(monkeypatch):
-    """Show by the bits of the formula that no certificate is used."""
+    """Disable the quick rules, so that without a certificate the op equals its formula."""
     monkeypatch.setattr("pullback.stable.lookup.quick_forms", lambda *_: None)
 
 
@@ -55,14 +55,14 @@ def piecewise(draw, body=plain):
 
 
 @given(plain | piecewise())
-def test_a_program_is_read_as_it_was_written(program):
+def test_program_round_trips_through_text(program):
     again = parse_piecewise(program.lines())
     assert again.lines() == program.lines()
     assert parse_piecewise(again.lines()) == again
 
 
 @pytest.mark.parametrize("found", [FOUND, OF_TWO], ids=lambda c: c.name)
-def test_a_certificate_is_read_as_it_was_written(found, tmp_path):
+def test_certificate_round_trips_through_a_file(found, tmp_path):
     path = tmp_path / "ops.stable.toml"
     save(path, [found, replace(found, dtype="bfloat16", name='of "quotes"\nand lines')])
     first, second = load(path)
@@ -72,7 +72,7 @@ def test_a_certificate_is_read_as_it_was_written(found, tmp_path):
     assert [p.name for p in tmp_path.glob("*.toml*")] == ["ops.stable.toml"]
 
 
-def test_variables_in_capitals_stay_variables(tmp_path):
+def test_uppercase_variables_round_trip(tmp_path):
     found = certified(lambda X: torch.log(torch.sigmoid(X)), {by: t.replace("x", "X") for by, t in _of("X").items()})
     save(tmp_path / "a", [found])
     assert load(tmp_path / "a")[0] == found
@@ -82,27 +82,27 @@ def _of(name):
     return {tuple(name for _ in by): text for by, text in LOG_SIGMOID.items()}
 
 
-def test_a_parameter_named_like_a_constant_is_refused():
+def test_parameter_named_like_a_constant_raises():
     with pytest.raises(FormulaError, match="E, the name of a constant"):
         meaning_of(lambda E: E * 2, torch.float32)
 
 
-def test_labels():
+def test_labels_name_the_derivatives():
     assert [label(by) for by in OF_TWO.forms] == ["value", "d/dx", "d/dy", "d²/dx²", "d²/dx dy", "d²/dy²"]
 
 
-def test_a_file_that_is_not_there_holds_none(tmp_path):
+def test_missing_file_holds_no_certificates(tmp_path):
     assert load(tmp_path / "none.stable.toml") == []
 
 
-def test_the_key_is_of_formula_dtype_and_device():
+def test_cache_path_depends_on_formula_variables_dtype_and_device():
     others = [replace(FOUND, **{name: "other"}) for name in ("formula", "dtype", "device")]
     paths = {cache_path(c.key) for c in (FOUND, *others, replace(FOUND, variables=("y",)))}
     assert len(paths) == 5
     assert cache_path(replace(FOUND, name="other", made="other", wide="never").key) == cache_path(FOUND.key)
 
 
-def test_a_file_lies_beside_its_module():
+def test_path_beside_is_in_the_folder_of_the_module():
     assert path_beside("/a/ops.py").name == "ops.stable.toml"
 
 
@@ -141,7 +141,7 @@ BAD = {
 @pytest.mark.usefixtures("no_rules")
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 @pytest.mark.parametrize("what", BAD)
-def test_what_cannot_be_believed_is_told_once_and_not_used(what):
+def test_invalid_certificate_warns_once_and_is_not_used(what):
     path = cache_path(FOUND.key)
     path.parent.mkdir(parents=True)
     path.write_text(BAD[what])
@@ -156,19 +156,19 @@ def test_what_cannot_be_believed_is_told_once_and_not_used(what):
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
-def test_what_a_file_says_is_never_run(tmp_path):
+def test_text_of_a_certificate_is_never_executed(tmp_path):
     path, trace = cache_path(FOUND.key), tmp_path / "was_run"
     path.parent.mkdir(parents=True)
     name = f"name = \"a():\\n  pass\\nopen({str(trace)!r}, 'w')\\ndef b\""
     path.write_text(TEXT.replace('name = "log_sigmoid_as_written"', name))
     op = pullback.function(log_sigmoid_as_written)
-    assert op(X).isfinite().all()  # it is used: a name is no part of a form
+    assert op(X).isfinite().all()  # the certificate is used: its name is not part of a form
     assert op.certificates
     assert not trace.exists()
 
 
 @pytest.mark.usefixtures("no_rules")
-def test_another_formulas_certificate_is_not_found():
+def test_certificate_of_another_formula_is_not_used():
     found = certified(lambda x: torch.log(2 * torch.sigmoid(x)), LOG_SIGMOID)
     save(cache_path(FOUND.key), [found])
     op = pullback.function(log_sigmoid_as_written)
@@ -176,7 +176,7 @@ def test_another_formulas_certificate_is_not_found():
     assert not op.certificates
 
 
-def test_a_wrong_certificate_is_refused_where_it_is_given():
+def test_use_of_a_wrong_certificate_raises():
     op = pullback.function(log_sigmoid_as_written)
     wrong = replace(FOUND, forms={**FOUND.forms, ("x",): Form(parse_piecewise(["otherwise: sigmoid(x)"]), "")})
     with pytest.raises(FormulaError, match="the form of d/dx of log_sigmoid_as_written does not compute it"):
@@ -184,7 +184,7 @@ def test_a_wrong_certificate_is_refused_where_it_is_given():
     assert not op.certificates
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+def test_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "a.stable.toml"
     save(path, [FOUND])
 
@@ -199,7 +199,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_rules")
-def test_a_cache_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+def test_unwritable_cache_warns(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     op = pullback.function(log_sigmoid_as_written)
@@ -208,12 +208,12 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     assert op(X).isinf().any()  # nothing was found there either
 
 
-def test_the_file_is_the_users_alone(tmp_path, monkeypatch):
+def test_cache_folder_is_private_to_the_user(tmp_path, monkeypatch):
     save(cache_path(FOUND.key), [FOUND])
     assert cache_path(FOUND.key).parent.stat().st_mode & 0o077 == 0
 
 
-def test_two_processes_write_the_same_certificate():
+def test_processes_write_the_same_certificate_concurrently():
     def write_and_read():
         for _ in range(200):
             save(cache_path(FOUND.key), [FOUND])
@@ -228,7 +228,7 @@ def test_two_processes_write_the_same_certificate():
     assert [p.name for p in certificate.cache_folder().iterdir()] == [cache_path(FOUND.key).name]
 
 
-def test_a_file_that_changes_is_read_again(tmp_path):
+def test_changed_file_is_reloaded(tmp_path):
     path = tmp_path / "a.stable.toml"
     save(path, [FOUND])
     assert load(path) == load(path) == [FOUND]

@@ -1,4 +1,4 @@
-"""Derivatives of terms: against mpmath's differences, at kinks against PyTorch's autograd."""
+"""Derivatives of terms against mpmath's differences, and at kinks against PyTorch's autograd."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def values(term, **points):
 
 
 @pytest.mark.parametrize("op", sorted(op for op in OPS if OPS[op].partials))
-def test_partials_equal_mpmath(op):
+def test_partials_match_mpmath(op):
     root = operation(op)
     names = "abc"[: len(root.args)]
     with mp.workdps(60):
@@ -44,7 +44,7 @@ def test_partials_equal_mpmath(op):
 
 
 @pytest.mark.parametrize("op", sorted(KINKED))
-def test_kinks_are_those_of_autograd(op):
+def test_derivatives_at_kinks_match_autograd(op):
     x = torch.tensor(KINKED[op], dtype=torch.float64, requires_grad=True)
     (native,) = torch.autograd.grad(OPS[op].value(x).sum(), x)
     assert values(derivative(operation(op), "a"), a=KINKED[op]).high.tolist() == (native + 0).tolist()
@@ -52,7 +52,7 @@ def test_kinks_are_those_of_autograd(op):
 
 @pytest.mark.parametrize("op", ["maximum", "minimum"])
 @pytest.mark.parametrize("name", "ab")
-def test_ties_are_those_of_autograd(op, name):
+def test_derivatives_at_ties_match_autograd(op, name):
     points = {"a": [1.0, 1.0, -2.0], "b": [1.0, -3.0, 5.0]}
     leaves = {n: torch.tensor(p, dtype=torch.float64, requires_grad=True) for n, p in points.items()}
     (native,) = torch.autograd.grad(OPS[op].value(*leaves.values()).sum(), leaves[name])
@@ -62,7 +62,7 @@ def test_ties_are_those_of_autograd(op, name):
 @pytest.mark.parametrize(
     "text", ["where(x > 0, x*x, -x)", "abs(x)*relu(x - 1)", "maximum(x, x*x)", "minimum(sin(x), x)/2", "x/(1 + abs(x))"]
 )
-def test_composed_kinks_are_those_of_autograd(text):
+def test_derivatives_at_composed_kinks_match_autograd(text):
     points = [-2.0, 0.0, 1.0, 2.5]
     x = torch.tensor(points, dtype=torch.float64, requires_grad=True)
     names = {op: row.value for op, row in OPS.items()}
@@ -70,17 +70,17 @@ def test_composed_kinks_are_those_of_autograd(text):
     assert np.allclose(values(derivative(parse(text), "x"), x=points).high, native, rtol=1e-15)
 
 
-def test_no_derivative_is_said():
+def test_op_without_derivative_raises():
     with pytest.raises(DerivativeError, match="trigamma"):
         derivative(parse("x*trigamma(x)"), "x")
 
 
-def test_what_does_not_depend_has_no_derivative():
+def test_derivative_by_an_absent_variable_is_0():
     assert derivative(parse("trigamma(y)*PI"), "x") is const(0)
     assert derivative(parse("where(x > 0, y, y)"), "x") is const(0)
 
 
-def test_sums_and_products_stay_short():
+def test_add_and_multiply_simplify():
     x, zero, one = var("x"), const(0), const(1)
     assert add(zero, x) is add(x, zero) is x
     assert multiply(x, one) is multiply(one, x) is x
@@ -104,7 +104,7 @@ def at(term, x):
 
 
 @pytest.mark.parametrize("formula", FILLED)
-def test_derivatives_where_a_hole_is_filled_are_those_of_the_function(formula):
+def test_derivatives_at_a_filled_singularity_are_those_of_the_function(formula):
     place, function = FILLED[formula]
     first = exact_derivative(parse(formula), "x")
     second = exact_derivative(first, "x")
@@ -117,13 +117,13 @@ def test_derivatives_where_a_hole_is_filled_are_those_of_the_function(formula):
 @pytest.mark.parametrize(
     "formula",
     [
-        "where(x == 0, 1, x)",  # it jumps there: no derivative, and the number's is 0
+        "where(x == 0, 1, x)",  # a jump: not differentiable, and the constant's derivative is 0
         "where(x == 0, 0, log(x))",
         "where(x == 0, 0, 1/x)",
-        "where(x > 0, 1, exp(x))",  # not one place
+        "where(x > 0, 1, exp(x))",  # not a single point
         "where(x == 0, y, x)",
-        "where(y == 0, 1, x*y)",  # by x a condition on y is a choice of formula
+        "where(y == 0, 1, x*y)",  # for a derivative by x, a condition on y selects a formula
     ],
 )
-def test_other_choices_are_differentiated_as_written(formula):
+def test_other_where_terms_are_differentiated_as_written(formula):
     assert exact_derivative(parse(formula), "x") == derivative(parse(formula), "x")

@@ -1,4 +1,4 @@
-"""Formats, against NumPy's and PyTorch's own numbers."""
+"""Floating-point formats against `torch.finfo` and `nextafter`."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from pullback.stable.formats import DTYPES, format_of
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sizes(dtype):
+def test_format_matches_finfo(dtype):
     form, info = format_of(dtype), torch.finfo(dtype)
     assert (form.largest, form.smallest_normal) == (info.max, info.tiny)
     assert 2.0**-form.mantissa == info.eps
@@ -17,14 +17,14 @@ def test_sizes(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_ulp_is_the_step_to_the_next_number(dtype):
+def test_ulp_is_the_distance_to_the_next_number(dtype):
     form = format_of(dtype)
     x = torch.tensor([0.0, torch.finfo(dtype).tiny / 4, 0.3, 1.0, 1.5, 100.0], dtype=dtype)
     step = (torch.nextafter(x, torch.tensor(torch.inf, dtype=dtype)).double() - x.double()).numpy()
     assert (np.ldexp(1.0, form.ulp_exponent(x.double().numpy())) == step).all()
 
 
-def test_the_ulp_of_what_is_out_of_range():
+def test_ulp_of_zero_and_infinity():
     form = format_of(torch.float32)
     lowest, highest = form.ulp_exponent(np.array([0.0, np.inf]))
     assert (lowest, highest) == (-149, 104)
@@ -41,6 +41,6 @@ def test_ordinals_count_the_numbers(dtype):
     assert list(at[1:3]) == [0, 0]
 
 
-def test_other_dtypes_are_refused():
+def test_unsupported_dtype_raises():
     with pytest.raises(OptionError, match="not in int32"):
         format_of(torch.int32)

@@ -1,4 +1,4 @@
-"""Removable holes of formulas that have no rule: filled at the one point, and nowhere else."""
+"""Removable singularities are filled with the limit at that point, and nowhere else."""
 
 import math
 
@@ -33,7 +33,7 @@ def leaf(*values, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", HOLES)
-def test_the_value_and_derivatives_at_a_hole_are_limits(name, dtype):
+def test_value_and_derivatives_at_a_singularity_are_limits(name, dtype):
     formula, exact, at = HOLES[name]
     with mpmath.workdps(50):
         limits = [math.factorial(n) * float(c) for n, c in enumerate(mpmath.taylor(exact, at, 4))]
@@ -48,7 +48,7 @@ WITHOUT_RULES = [("sin(x)/x", dtype) for dtype in DTYPES] + [("(1 - cos x)/x²",
 
 
 @pytest.mark.parametrize(("name", "dtype"), WITHOUT_RULES)
-def test_everywhere_else_the_formula_is_as_written(name, dtype):
+def test_formula_is_as_written_away_from_the_singularity(name, dtype):
     formula = HOLES[name][0]
     x = torch.cat([torch.linspace(-9, 9, 40), torch.tensor([math.inf, -math.inf, math.nan])]).to(dtype)
     ours, written = (
@@ -59,7 +59,7 @@ def test_everywhere_else_the_formula_is_as_written(name, dtype):
         torch.testing.assert_close(got, right, rtol=0, atol=0, equal_nan=True)
 
 
-def test_native_forms_are_filled_too():
+def test_native_form_fills_the_singularity():
     op = pullback.function(HOLES["sin(x)/x"][0])
     x = torch.zeros((), dtype=torch.float64)
     one = torch.ones_like(x)
@@ -74,7 +74,7 @@ def test_native_forms_are_filled_too():
     torch.testing.assert_close(g, torch.tensor([0, math.cos(1) - math.sin(1)], dtype=torch.float64))
 
 
-def test_kernels_fill_them(native):
+def test_native_kernels_fill_the_singularity(native):
     x = leaf(0.0, 2.0, dtype=torch.float32)
     value, slope = derivatives(pullback.function(HOLES["sin(x)/x"][0]), x, orders=1)
     torch.testing.assert_close(value, torch.tensor([1, math.sin(2) / 2]))
@@ -82,14 +82,14 @@ def test_kernels_fill_them(native):
 
 
 @pytest.mark.parametrize("formula", [lambda x: 1 / x, lambda x: torch.sin(x.abs()) / x, lambda x: x.sgn() / x * x])
-def test_where_there_is_no_limit_nothing_is_filled(formula):
+def test_singularity_without_limit_is_not_filled(formula):
     op = pullback.function(formula, backend="eager")
     x = leaf(0.0, dtype=torch.float32)
     for got, right in zip(derivatives(op, x, 1), derivatives(formula, x, 1), strict=True):
         torch.testing.assert_close(got, right, equal_nan=True)
 
 
-def test_a_number_that_the_author_chose_stays():
+def test_value_filled_by_the_formula_is_kept():
     op = pullback.function(lambda x: torch.where(x == 0, 7.0, torch.sin(x) / x), backend="eager")
     assert op(torch.zeros(1)) == 7
 
@@ -97,17 +97,17 @@ def test_a_number_that_the_author_chose_stays():
 @pytest.mark.parametrize(
     "formula", [lambda x, y: torch.sin(x) / x, lambda x, y: torch.sin(x) / x + torch.zeros_like(y)]
 )
-def test_a_second_tensor_on_which_the_value_does_not_depend(formula):
+def test_second_input_that_the_value_does_not_depend_on(formula):
     x = leaf(0.5, 2.0, dtype=torch.float32)
     op = pullback.function(formula, backend="eager")
     torch.testing.assert_close(op(x, torch.ones(2)), torch.sin(x) / x)
 
 
-def test_what_is_filled_is_said():
+def test_explain_names_the_limit():
     assert "the limit at 0" in pullback.function(HOLES["sin(x)/x"][0]).explain(torch.zeros(3))
 
 
-def test_derivatives_beyond_those_of_rules_are_filled():
-    """expm1 is a rule; its third derivative is made of the second's."""
+def test_third_derivative_at_a_singularity_is_the_limit():
+    """The quick rules give two derivatives; the third is differentiated from the second."""
     op = pullback.function(lambda x: (torch.exp(x) - 1) / x, backend="eager")
     assert derivatives(op, leaf(0.0, dtype=torch.float32), 3)[3] == 0.25

@@ -1,4 +1,4 @@
-"""What is measured of a function: its tensors, its derivatives, and what is refused."""
+"""The function under measurement: its variables, its derivatives, and refusals."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def needs(x, n: int):
         (pullback.catalog.log_sigmoid, {}, ("x",)),
     ],
 )
-def test_variables(function, args, variables):
+def test_variables_are_the_tensor_parameters(function, args, variables):
     assert Formula(function, args).variables == variables
 
 
@@ -43,12 +43,12 @@ def test_variables(function, args, variables):
         (torch.where, {}, "cannot be called with 1 to 3 tensors"),
     ],
 )
-def test_what_has_no_tensors_to_vary_is_refused(function, args, message):
+def test_function_without_variables_raises(function, args, message):
     with pytest.raises(OptionError, match=message):
         Formula(function, args)
 
 
-def test_derivatives_are_those_of_autograd():
+def test_run_gives_the_derivatives_of_autograd():
     x, y = torch.tensor([0.5, 1.0]), torch.tensor([2.0, 3.0])
     found = Formula(lambda x, y: x**3 * y).run([x, y], 2)
     assert found[Quantity(0, ("x",))].tolist() == (3 * x**2 * y).tolist()
@@ -57,13 +57,13 @@ def test_derivatives_are_those_of_autograd():
     assert len(found) == 6
 
 
-def test_labels():
+def test_labels_name_the_derivatives():
     labels = [Quantity(0, by).label(1) for by in [(), ("x",), ("x", "x"), ("x", "y")]]
     assert labels == ["value", "d/dx", "d²/dx²", "d²/dx dy"]
     assert Quantity(1, ("x",)).label(2) == "d[1]/dx"
 
 
-def test_a_relaxed_op_has_the_derivatives_of_its_relaxation():
+def test_relaxed_op_has_the_derivatives_of_its_relaxation():
     @pullback.function(derivative_of=torch.tanh)
     def spike(x):
         return (x > 0).to(x.dtype)
@@ -74,7 +74,7 @@ def test_a_relaxed_op_has_the_derivatives_of_its_relaxation():
     assert Formula(spike).run([torch.zeros(1)], 1)[Quantity(0, ("x",))].item() == 1.0
 
 
-def test_a_function_class_is_its_forward():
+def test_function_class_has_the_terms_of_its_forward():
     class Doubled(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -89,7 +89,7 @@ def test_a_function_class_is_its_forward():
     assert formula.run([torch.ones(1)], 1)[Quantity(0, ("x",))].item() == 3.0
 
 
-def test_residuals_are_no_result():
+def test_residuals_are_not_measured():
     @pullback.function(residuals=True)
     def tripled(x):
         return 3 * x, x

@@ -1,4 +1,4 @@
-"""Graphs to terms and back, against PyTorch's own ops."""
+"""Conversion between graphs and terms, against PyTorch's ops."""
 
 import math
 
@@ -109,7 +109,7 @@ def compare(ours, theirs):
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_values_and_slopes_of_one_variable(name):
+def test_terms_of_one_variable_match_pytorch(name):
     function, line = ONE[name]
     x = torch.tensor(line, dtype=torch.float64)
     formula = Formula(function)
@@ -118,7 +118,7 @@ def test_values_and_slopes_of_one_variable(name):
         compare(evaluate(term, {formula.variables[0]: x}), measured[quantity])
 
 
-def test_there_are_ops_without_a_derivative():
+def test_term_without_derivative_raises():
     with pytest.raises(DerivativeError, match="trigamma"):
         Formula(lambda x: torch.polygamma(1, x)).terms(torch.float64, 1)
 
@@ -140,7 +140,7 @@ TWO = {
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_values_and_slopes_of_two_variables(name):
+def test_terms_of_two_variables_match_pytorch(name):
     grid = torch.tensor([-3.0, -1.0, -0.2, 0.3, 1.0, 2.5], dtype=torch.float64)
     x, y = torch.cartesian_prod(grid, grid).T.contiguous()
     formula = Formula(TWO[name])
@@ -162,7 +162,7 @@ def test_values_and_slopes_of_two_variables(name):
         (3, "3"),
     ],
 )
-def test_what_a_number_means(number, text):
+def test_constants_are_recognised(number, text):
     assert repr(constant(number)) == text
 
 
@@ -186,7 +186,7 @@ def test_what_a_number_means(number, text):
         (lambda x: x > 0, "no floating-point tensor"),
     ],
 )
-def test_what_is_no_pointwise_formula_is_refused(function, message):
+def test_non_pointwise_formula_raises(function, message):
     with pytest.raises(FormulaError, match=message):
         Formula(function).terms(torch.float32, 1)
 
@@ -204,7 +204,7 @@ FORMULAS = [
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("text", FORMULAS)
-def test_a_graph_of_terms_computes_what_they_do(text, dtype):
+def test_graph_of_terms_computes_the_terms(text, dtype):
     roots = [parse(text), derivative(parse(text), "x")] if "pow" not in text else [parse(text)]
     module = to_graph(roots, ["x", "y"], dtype)
     xs = [torch.linspace(-3, 3, 101, dtype=dtype), torch.linspace(5, -1, 101, dtype=dtype)]
@@ -215,16 +215,16 @@ def test_a_graph_of_terms_computes_what_they_do(text, dtype):
     assert all(isinstance(target, torch._ops.OpOverload) and target.namespace == "aten" for target in targets)
 
 
-def test_a_graph_of_terms_is_read_back():
+def test_graph_of_terms_round_trips():
     formula = Formula(to_graph([parse("log1p(exp(-abs(x)))*0.1")], ["x"], torch.float32))
     assert formula.terms(torch.float32, 0)[Quantity(0, ())] == parse("log1p(exp(-abs(x)))*0.1")
 
 
-def test_a_constant_has_the_size_of_the_input():
+def test_constant_is_expanded_to_the_input_size():
     assert evaluate(const(2), {"x": torch.zeros(4)}).tolist() == [2.0] * 4
 
 
-def test_a_step_has_its_value_at_the_kink():
+def test_heaviside_has_its_value_at_the_kink():
     terms = Formula(lambda x: torch.heaviside(x, x + 0.5)).terms(torch.float64, 0)
     x = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
     assert evaluate(terms[Quantity(0, ())], {"x": x}).tolist() == [0.0, 0.5, 1.0]
@@ -233,7 +233,7 @@ def test_a_step_has_its_value_at_the_kink():
 @pytest.mark.parametrize(
     "formula", [lambda x: torch.exp(x) + True, lambda x: torch.exp(x) * False, lambda x: x.exp() / True]
 )
-def test_a_truth_value_among_operands_is_a_number(formula):
+def test_bool_constant_is_a_number(formula):
     x = torch.tensor([-1.5, 0.0, 2.0], requires_grad=True)
     ours, theirs = pullback.function(formula)(x), formula(x)
     assert torch.equal(ours, theirs)

@@ -1,4 +1,4 @@
-"""Bounds in float64, against the oracle."""
+"""Interval bounds in float64, against the oracle."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def of_op(op, a, b):
 
 
 def holds(term):
-    """Assert that intervals hold what the oracle says; return which points are bounded to 2⁻³²."""
+    """Assert that intervals enclose the oracle's values; return the mask of points bounded to 2⁻³²."""
     (interval,), (truth,) = enclose([term], TENSORS), exact([term], SAMPLE)
     low, high = interval.low.numpy(), interval.high.numpy()
     undefined = np.zeros(len(low), bool) if interval.undefined is None else interval.undefined.numpy()
@@ -49,7 +49,7 @@ def holds(term):
 
 @pytest.mark.parametrize("operands", OPERANDS)
 @pytest.mark.parametrize("op", OPS)
-def test_the_bounds_of_an_op_hold_its_values(op, operands):
+def test_bounds_of_an_op_enclose_its_values(op, operands):
     settled = holds(of_op(op, *OPERANDS[operands]))
     assert settled.mean() > 0.35 or op == "trigamma"
 
@@ -58,18 +58,18 @@ def test_the_bounds_of_an_op_hold_its_values(op, operands):
     "text",
     ["1/(1 + exp(-x))", "x*sigmoid(x)*sigmoid(-x)", "where(x > 0, log(x), y/x)", "pow(x, 3)", "pow(x, -2)", "1/3"],
 )
-def test_the_bounds_of_a_formula_hold_its_values(text):
+def test_bounds_of_a_formula_enclose_its_values(text):
     assert holds(parse(text)).mean() > 0.7
 
 
-def test_what_cancels_is_not_bounded():
+def test_cancellation_widens_the_bounds():
     (interval,) = enclose([parse("exp(x) - 1 - x")], {"x": torch.tensor([1e-12, 1.0], dtype=torch.float64)})
     small, large = (interval.high - interval.low).tolist()
     assert small > 1e-24
     assert large < 1e-13
 
 
-def test_conditions_have_no_bounds():
+def test_bounds_of_a_condition_raise():
     with pytest.raises(FormulaError, match="condition"):
         enclose([parse("x > 0")], TENSORS)
 
@@ -91,11 +91,11 @@ def texts(function, **options):
     return {quantity.by: [str(t) for t in others] for quantity, others in found(function, **options)[1].items()}
 
 
-def test_those_of_the_rules():
+def test_references_include_the_rules_forms():
     assert texts(lambda x: torch.log(1 + torch.exp(x))) == {(): ["softplus(x)"], ("x",): ["sigmoid(x)"]}
 
 
-def test_those_of_a_certificate_in_the_cache():
+def test_references_include_a_cached_certificate():
     in_pieces = (
         "x <= -0.5: x - softplus(x)\nx <= 0.5: poly(x, 0, 0, 0.0, 0.0, 0.0, -0.69, 0.5)\notherwise: -softplus(-x)"
     )
@@ -107,7 +107,7 @@ def test_those_of_a_certificate_in_the_cache():
 
 
 @pytest.mark.parametrize("name", ["gelu", "mish", "sigmoid", "sinc", "softsign", "tanh", "tanhshrink"])
-def test_those_of_a_certificate_beside_the_module_equal_the_formula(name):
+def test_references_from_a_certificate_beside_the_module_equal_the_formula(name):
     terms, others = found(getattr(activations, name), order=2)
     assert any(others.values())
     for quantity, equal in others.items():
@@ -116,16 +116,16 @@ def test_those_of_a_certificate_beside_the_module_equal_the_formula(name):
             np.testing.assert_allclose(other.high, truth.high, rtol=1e-9)
 
 
-def test_polynomials_are_none():
+def test_references_have_no_polynomials():
     assert "poly" not in str(texts(activations.tanhshrink, order=2))
 
 
-def test_none_where_the_derivatives_are_of_another_function():
+def test_relaxed_op_has_no_references():
     op = pullback.function(derivative_of=lambda x: torch.log(1 + torch.exp(x)))(lambda x: torch.relu(x))
     assert found(op)[1] == {}
 
 
-def test_a_file_that_is_none_is_passed_over(tmp_path):
+def test_invalid_certificate_file_is_skipped(tmp_path):
     terms = Formula(log_sigmoid_as_written).terms(torch.float32, 0)
     path = cache_path((str(terms[Quantity(0, ())]), ("x",), "float32", "cpu"))
     path.parent.mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_a_file_that_is_none_is_passed_over(tmp_path):
     assert texts(log_sigmoid_as_written, order=0) == {(): ["-softplus(-x)"]}
 
 
-def test_plain_parameters():
+def test_references_with_non_tensor_parameters():
     def scaled(x, beta):
         return torch.log(1 + torch.exp(beta * x))
 

@@ -1,4 +1,4 @@
-"""The native form of a stable op: the value bit for bit, and the derivatives that were given."""
+"""The jet: the value bit for bit, and the given derivatives."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def second_order(value, slope, curvature):
 
 
 cubed_apart = second_order(lambda x: x * 1, lambda x: 3 * x * x, lambda x: 6 * x)
-"""The value x with the derivatives of x³: what was lost shows."""
+"""The value x with the derivatives of x³, so that a lost derivative shows."""
 root = second_order(lambda x: x.sqrt(), lambda x: 0.5 / x.sqrt(), lambda x: -0.25 / (x * x.sqrt()))
 steeper = second_order(lambda x: x * x.sqrt(), lambda x: 1.5 * x.sqrt(), lambda x: 0.75 / x.sqrt())
 
@@ -61,8 +61,8 @@ SECOND = {
 @DTYPES
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("order", [1, 2])
-def test_the_value_is_exact(dtype, requires_grad, order):
-    """Where slopes are infinite or NaN too."""
+def test_jet_value_is_exact(dtype, requires_grad, order):
+    """Also where derivatives are infinite or NaN."""
 
     def value(x):
         return x * torch.where(x > 1, -1, 1)
@@ -72,14 +72,14 @@ def test_the_value_is_exact(dtype, requires_grad, order):
 
     f = first_order(value, [slope]) if order == 1 else second_order(value, slope, lambda x: slope(x) * float("nan"))
     x = points(dtype)
-    if order == 1:  # for graphs of a gradient: its value is not used where it is not finite
+    if order == 1:  # for gradient graphs, whose value is not used where it is not finite
         x = x[slope(x).isfinite()]
         x = x[x.isfinite()]
     assert same_bits(f(x.clone().requires_grad_(requires_grad)).detach(), value(x))
 
 
 @DTYPES
-def test_the_value_is_exact_in_transforms(dtype):
+def test_jet_value_is_exact_in_transforms(dtype):
     x = points(dtype)
     for way in (vmap(root), lambda x: torch.func.vjp(root, x)[0], lambda x: jvp(root, (x,), (x,))[0]):
         assert same_bits(way(x), x.sqrt())
@@ -87,7 +87,7 @@ def test_the_value_is_exact_in_transforms(dtype):
 
 @pytest.mark.parametrize("mode", FIRST)
 @DTYPES
-def test_the_derivative_is_the_slope(mode, dtype):
+def test_first_derivative_is_the_given_one(mode, dtype):
     x = points(dtype)
     x = x[x.isfinite() & (3 * x * x).isfinite()]
     assert torch.equal(FIRST[mode](cubed_apart, x).detach(), 3 * x * x)
@@ -95,32 +95,32 @@ def test_the_derivative_is_the_slope(mode, dtype):
 
 @pytest.mark.parametrize("mode", SECOND)
 @DTYPES
-def test_the_second_derivative_is_the_curvature(mode, dtype):
+def test_second_derivative_is_the_given_one(mode, dtype):
     x = torch.tensor([0.0, -0.0, 0.5, -1.25, 3.0, 100.0], dtype=dtype)
     assert torch.equal(SECOND[mode](cubed_apart, x), 6 * x)
 
 
 @pytest.mark.parametrize("mode", FIRST)
-def test_an_infinite_slope_is_infinite_and_stays_alone(mode):
+def test_infinite_first_derivative_does_not_spread(mode):
     x = torch.tensor([0.0, 1.0, 4.0])
     assert FIRST[mode](root, x).tolist() == [float("inf"), 0.5, 0.25]
     assert FIRST[mode](lambda t: -root(t), x).tolist() == [float("-inf"), -0.5, -0.25]
 
 
 @pytest.mark.parametrize("mode", SECOND)
-def test_an_infinite_curvature_is_infinite_and_stays_alone(mode):
+def test_infinite_second_derivative_does_not_spread(mode):
     x = torch.tensor([0.0, 1.0, 4.0])
     assert SECOND[mode](root, x).tolist() == [float("-inf"), -0.25, -0.03125]
     assert SECOND[mode](steeper, x).tolist() == [float("inf"), 0.75, 0.375]
 
 
 @pytest.mark.parametrize("mode", FIRST)
-def test_an_infinite_curvature_leaves_the_slope_as_it_is(mode):
+def test_infinite_second_derivative_does_not_affect_the_first(mode):
     assert FIRST[mode](steeper, torch.tensor([0.0, 1.0, 4.0])).tolist() == [0.0, 1.5, 3.0]
 
 
 @pytest.mark.parametrize("mode", FIRST)
-def test_nan_stays_nan_and_alone(mode):
+def test_nan_does_not_spread(mode):
     x = torch.tensor([float("nan"), 2.0])
     assert FIRST[mode](cubed_apart, x)[0].isnan()
     assert FIRST[mode](cubed_apart, x)[1] == 12
@@ -135,7 +135,7 @@ cosine = second_order(torch.cos, lambda x: -torch.sin(x), lambda x: -torch.cos(x
 
 
 @pytest.mark.parametrize("mode", FIRST)
-def test_where_an_input_is_infinite_the_derivative_is_the_slope(mode):
+def test_first_derivative_at_infinity_is_the_given_one(mode):
     x = torch.tensor([float("inf"), float("-inf"), 2.0])
     assert FIRST[mode](cubed_apart, x).tolist() == [float("inf"), float("inf"), 12]
     assert FIRST[mode](softplus, x)[:2].tolist() == [1, 0]
@@ -143,13 +143,13 @@ def test_where_an_input_is_infinite_the_derivative_is_the_slope(mode):
 
 
 @pytest.mark.parametrize("mode", SECOND)
-def test_where_an_input_is_infinite_the_second_derivative_is_zero(mode):
+def test_second_derivative_at_infinity_is_zero(mode):
     x = torch.tensor([float("inf"), float("-inf"), 0.0])
     assert SECOND[mode](softplus, x).tolist() == [0, 0, 0.25]
 
 
 @pytest.mark.parametrize("mode", FIRST)
-def test_where_there_is_no_slope_at_infinity_the_derivative_is_nan(mode):
+def test_derivative_without_limit_at_infinity_is_nan(mode):
     x = torch.tensor([float("inf"), float("-inf"), 0.5])
     found = FIRST[mode](cosine, x)
     assert found[:2].isnan().all()
@@ -157,7 +157,7 @@ def test_where_there_is_no_slope_at_infinity_the_derivative_is_nan(mode):
 
 
 @pytest.mark.parametrize("other", [2.0, -3.0])
-def test_with_one_infinite_input_the_others_have_their_derivatives(other):
+def test_infinite_input_does_not_affect_the_other_derivatives(other):
     """Of softplus(x) y."""
     f = jet(
         lambda x, y: torch.nn.functional.softplus(x) * y,
@@ -200,7 +200,7 @@ ORDERS = {"recorded": recorded, "functional": nested(functional), "forward": nes
 @pytest.mark.parametrize("mode", ORDERS)
 @DTYPES
 @pytest.mark.few(2)
-def test_four_orders_and_no_more(mode, dtype):
+def test_jet_carries_four_orders_and_raises_beyond(mode, dtype):
     """The value x with the derivatives of x⁴ + x."""
     factors = [lambda x: 4 * x**3 + 1, lambda x: 12 * x * x, lambda x: 24 * x, lambda x: 24 + 0 * x]
     f = jet(lambda x: x * 1, {(0,) * n: factor for n, factor in enumerate(factors, 1)})
@@ -212,7 +212,7 @@ def test_four_orders_and_no_more(mode, dtype):
 
 
 @pytest.mark.parametrize("mode", ORDERS)
-def test_a_third_derivative_that_is_not_finite_is_nan_and_stays_alone(mode):
+def test_non_finite_third_derivative_is_nan_and_does_not_spread(mode):
     f = jet(lambda x: x * 1, {(0,): lambda x: 2 * x, (0, 0): lambda x: 2 + 0 * x, (0, 0, 0): lambda x: 1 / x})
     x = torch.tensor([0.0, 4.0])
     assert ORDERS[mode](f, x, 1).tolist() == [0, 8]
@@ -238,7 +238,7 @@ product = jet(
 @pytest.mark.parametrize(
     "shapes", [((3,), (3,)), ((), (3,)), ((1,), (3,)), ((3, 1), (1, 2)), ((2, 3), ()), ((0,), (1,)), ((1, 1), (4,))]
 )
-def test_inputs_are_broadcast(shapes):
+def test_jet_broadcasts_its_inputs(shapes):
     x, y = (torch.randn(shape) for shape in shapes)
     assert torch.equal(product(x, y), x - y)
     ours = grad(lambda x, y: product(x, y).sum(), (0, 1))(x, y)
@@ -251,19 +251,19 @@ def test_inputs_are_broadcast(shapes):
         torch.testing.assert_close(cross, expected)
 
 
-def test_an_input_that_needs_no_gradient_gets_none():
+def test_jet_of_inputs_without_grad():
     x, y = torch.randn(3, requires_grad=True), torch.randn(3)
     assert torch.equal(torch.autograd.grad(product(x, y).sum(), x)[0], 2 * x.detach() * y)
     assert not product(x.detach(), y).requires_grad
 
 
-def test_a_tensor_given_twice_gets_both_gradients():
+def test_same_tensor_as_both_inputs():
     x = torch.tensor([0.5, -2.0])
     torch.testing.assert_close(grad(lambda t: product(t, t).sum())(x), 3 * x * x)
     torch.testing.assert_close(vmap(hessian(lambda t: product(t, t)))(x), 6 * x)
 
 
-def test_an_infinite_mixed_curvature_is_infinite():
+def test_infinite_mixed_derivative_is_infinite():
     mixed = jet(
         lambda x, y: x * y,
         {

@@ -1,4 +1,4 @@
-"""Which calls use stable forms, and which the formula as written."""
+"""Calls that use stable forms, and calls that run the formula as written."""
 
 import copy
 import math
@@ -54,7 +54,7 @@ def kept(found=FOUND):
     save(cache_path(found.key), [found])
 
 
-def test_a_certificate_in_the_cache_is_found():
+def test_cached_certificate_is_used():
     kept()
     op = pullback.function(log_sigmoid_as_written)
     assert torch.equal(gradient(op), STABLE)
@@ -62,7 +62,7 @@ def test_a_certificate_in_the_cache_is_found():
     assert [c.name for c in op.certificates] == ["log_sigmoid_as_written"]
 
 
-def test_without_one_the_formula_is_as_written():
+def test_formula_without_certificate_runs_as_written():
     op = pullback.function(log_sigmoid_as_written)
     assert gradient(op, WIDE)[0].isnan()
     assert not op.certificates
@@ -75,7 +75,7 @@ def module_at(path: Path, source: str):
     return scope
 
 
-def test_a_file_beside_the_module_goes_before_the_cache(tmp_path):
+def test_certificate_beside_the_module_precedes_the_cache(tmp_path):
     scope = module_at(tmp_path / "ops.py", "@pullback.function\ndef f(x): return torch.log(torch.sigmoid(x))\n")
     save(path_beside(str(tmp_path / "ops.py")), [certified(gate_as_written, GATE), replace(FOUND, name="beside")])
     kept(replace(FOUND, name="cached"))
@@ -86,7 +86,7 @@ def test_a_file_beside_the_module_goes_before_the_cache(tmp_path):
     assert [c.name for c in again["f"].certificates] == ["cached"]
 
 
-def test_of_a_bad_file_beside_the_module_the_cache_is_not_spoiled(tmp_path):
+def test_invalid_file_beside_the_module_does_not_disable_the_cache(tmp_path):
     scope = module_at(tmp_path / "ops.py", "@pullback.function\ndef f(x): return torch.log(torch.sigmoid(x))\n")
     path_beside(str(tmp_path / "ops.py")).write_text("not a certificate")
     kept()
@@ -94,13 +94,13 @@ def test_of_a_bad_file_beside_the_module_the_cache_is_not_spoiled(tmp_path):
         assert torch.equal(gradient(scope["f"]), STABLE)
 
 
-def test_a_certificate_is_of_one_dtype():
+def test_certificate_applies_to_its_dtype_only():
     op = log_sigmoid()
     assert same_bits(op(WIDE), log_sigmoid_as_written(WIDE))
     assert same_bits(gradient(op, WIDE), gradient(log_sigmoid_as_written, WIDE))
 
 
-def test_every_dtype_that_has_one():
+def test_every_certified_dtype_is_stable():
     dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
     op = log_sigmoid(*dtypes)
     for dtype in dtypes:
@@ -111,7 +111,7 @@ def test_every_dtype_that_has_one():
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(op))(x), right)
 
 
-def test_stable_false_is_the_formula_bit_for_bit():
+def test_stable_false_equals_the_formula_bitwise():
     kept()
     op = pullback.function(stable=False)(log_sigmoid_as_written)
     assert same_bits(op(X), log_sigmoid_as_written(X))
@@ -130,7 +130,7 @@ AS_WRITTEN = {
 
 
 @pytest.mark.parametrize("what", AS_WRITTEN)
-def test_other_arguments_get_the_formula_as_written(what):
+def test_unsupported_arguments_run_the_formula_as_written(what):
     op, x = log_sigmoid(torch.float32, torch.bfloat16), torch.tensor([-2.0, 0.5, 30.0])
     if what == "a sparse tensor":
         op = stable_op(twice_negated, IDENTITY)
@@ -141,19 +141,19 @@ def test_other_arguments_get_the_formula_as_written(what):
         assert same_bits(ours.detach(), written.detach())
 
 
-def test_jagged_tensors_get_the_formula_as_written():
+def test_jagged_tensors_run_the_formula_as_written():
     x = torch.nested.nested_tensor([X[:1], X[1:]], layout=torch.jagged)
     assert same_bits(log_sigmoid()(x).values(), log_sigmoid_as_written(X))
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float32)])
-def test_mixed_dtypes_get_the_formula_as_written(dtypes):
+def test_mixed_dtypes_run_the_formula_as_written(dtypes):
     op = gate(torch.float32, torch.float64)
     x, y = (torch.ones(2, dtype=dtype) for dtype in dtypes)
     assert same_bits(op(x, y), gate_as_written(x, y))
 
 
-def test_plain_parameters_get_the_formula_as_written():
+def test_non_default_parameters_run_the_formula_as_written():
     def scaled(x, factor=1.0):
         return torch.log(torch.sigmoid(factor * x))
 
@@ -172,7 +172,7 @@ def scaled_by_a_global(x):
     return torch.log(torch.sigmoid(x * SCALE))
 
 
-def test_forms_are_forgotten_when_a_global_has_changed(monkeypatch):
+def test_changed_global_drops_the_forms(monkeypatch):
     op, x = stable_op(scaled_by_a_global, LOG_SIGMOID), torch.tensor([0.5, -1.0])
     assert torch.equal(gradient(op), STABLE)
     leaf = x.clone().requires_grad_()
@@ -190,7 +190,7 @@ def test_forms_are_forgotten_when_a_global_has_changed(monkeypatch):
 
 
 @pytest.mark.slow
-def test_forms_are_forgotten_under_compile_too(monkeypatch):
+def test_changed_global_drops_the_forms_under_compile(monkeypatch):
     op, x = stable_op(scaled_by_a_global, LOG_SIGMOID), torch.tensor([0.5, -1.0])
     function = compiled(lambda x: op(x))
     assert torch.equal(gradient(function), STABLE)
@@ -200,7 +200,7 @@ def test_forms_are_forgotten_under_compile_too(monkeypatch):
     torch.testing.assert_close(gradient(function, x), torch.sigmoid(-x))
 
 
-def test_a_certificate_that_comes_later_is_used_by_what_is_compiled():
+def test_later_certificate_is_used_by_compiled_code():
     op = pullback.function(log_sigmoid_as_written)
     function = compiled(lambda x: op(x))
     assert gradient(function, WIDE)[0].isnan()
@@ -208,7 +208,7 @@ def test_a_certificate_that_comes_later_is_used_by_what_is_compiled():
     assert torch.equal(gradient(function, WIDE), torch.sigmoid(-WIDE))
 
 
-def test_a_closed_over_variable_that_changes():
+def test_changed_closure_variable_changes_the_forms():
     scale = 1.0
     op = pullback.function(lambda x: torch.log(torch.sigmoid(x * scale)))
     kept()
@@ -220,7 +220,7 @@ def test_a_closed_over_variable_that_changes():
     assert torch.equal(gradient(op), STABLE)
 
 
-def test_what_cannot_be_watched_has_no_stable_forms():
+def test_unwatchable_formula_has_no_stable_forms():
     factors = [1.0]
     op = pullback.function(lambda x: torch.log(torch.sigmoid(x * factors[0])))
     with pytest.raises(FormulaError, match="may mean something else at the next call"):
@@ -230,7 +230,7 @@ def test_what_cannot_be_watched_has_no_stable_forms():
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
-def test_what_an_op_is_made_of_is_renewed_when_a_certificate_arrives(compile_it):
+def test_certificate_of_an_inner_op_renews_the_outer_op(compile_it):
     inner = pullback.function(log_sigmoid_as_written)
     outer = pullback.function(lambda x: inner(x) * 2)
     function = compiled(lambda x: outer(x)) if compile_it else outer
@@ -243,7 +243,7 @@ def test_what_an_op_is_made_of_is_renewed_when_a_certificate_arrives(compile_it)
     torch.testing.assert_close(torch.autograd.grad(g.sum(), x)[0], -2 * torch.sigmoid(WIDE) * torch.sigmoid(-WIDE))
 
 
-def test_an_op_of_an_op_means_what_is_written():
+def test_nested_ops_have_the_term_of_the_written_formula():
     inner = log_sigmoid()
     outer = pullback.function(lambda x: inner(x) * 2)
     assert str(meaning_of(outer._formula, torch.float32).term) == "log(sigmoid(x)) * 2"
@@ -254,7 +254,7 @@ def test_an_op_of_an_op_means_what_is_written():
     assert outer.certificates
 
 
-def test_relaxed_and_ruled_ops_have_none():
+def test_relaxed_and_ruled_ops_have_no_stable_forms():
     relaxed = pullback.function(derivative_of=lambda x: x)(lambda x: x.round())
     ruled = pullback.function(log_sigmoid_as_written)
     ruled.vjp(lambda g, out, x: g * 7)
@@ -265,7 +265,7 @@ def test_relaxed_and_ruled_ops_have_none():
             op.stabilise()
 
 
-def test_a_method_has_none():
+def test_methods_have_no_stable_forms():
     class Layer(torch.nn.Module):
         @pullback.function
         def forward(self, x):
@@ -275,7 +275,7 @@ def test_a_method_has_none():
     assert gradient(Layer())[0].isnan()
 
 
-def test_concurrent_first_calls():
+def test_concurrent_first_calls_find_the_certificate():
     kept()
     inner = pullback.function(log_sigmoid_as_written)
     outer = pullback.function(lambda x: inner(x) * 2)
@@ -306,25 +306,25 @@ at_the_top = pullback.function(lambda x: torch.log(torch.sigmoid(x)))
 at_the_top.__qualname__ = "at_the_top"
 
 
-def test_modules_are_copied_and_pickled():
+def test_copied_and_pickled_modules_stay_stable():
     kept()
     for module in (copy.deepcopy(Module()), pickle.loads(pickle.dumps(Module()))):
         assert torch.equal(gradient(module), STABLE)
 
 
-def test_explain_says_how_accurate_it_is():
+def test_explain_names_the_stable_forms():
     page = log_sigmoid().explain(X)
     assert "Uses stable forms for float32" in page
     assert "d²/dx²: by hand" in page
     assert "stable" not in log_sigmoid().explain(X.double())
 
 
-def test_what_is_saved_is_what_the_forms_need():
+def test_saved_tensors_are_those_of_the_forms():
     assert sum(s.bytes for s in log_sigmoid().saved(X) if not s.alive) <= X.nbytes
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_an_infinite_slope_does_not_spoil_its_neighbours(order):
+def test_infinite_derivative_does_not_spread(order):
     op = stable_op(lambda x: torch.sqrt(x), ROOT)
     x = torch.tensor([0.0, 1.0, 4.0], requires_grad=True)
     (g,) = torch.autograd.grad(op(x).sum(), x, create_graph=order == 2)
@@ -337,7 +337,7 @@ CONSTANT = {(): "otherwise: 3", ("x",): "otherwise: 0", ("x", "x"): "otherwise: 
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)], ids=str)
-def test_a_formula_that_is_constant_has_derivative_zero(shape):
+def test_constant_formula_has_zero_derivative(shape):
     op = stable_op(lambda x: x - x + 3, CONSTANT)
     x = torch.ones(shape)
     assert torch.equal(op(x), 3 * x)
@@ -345,7 +345,7 @@ def test_a_formula_that_is_constant_has_derivative_zero(shape):
     assert torch.equal(torch.func.grad(lambda x: op(x).sum())(x), 0 * x)
 
 
-def test_the_result_is_not_the_input():
+def test_result_does_not_alias_the_input():
     op, x = stable_op(twice_negated, IDENTITY), torch.ones(3)
     op(x).add_(1)
     assert x.tolist() == [1, 1, 1]
@@ -373,7 +373,7 @@ def _inference_tensor():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_results_are_laid_out_as_the_formulas(layout):
+def test_results_have_the_strides_of_the_formula(layout):
     op, x = log_sigmoid(), LAYOUTS[layout]()
     written = log_sigmoid_as_written(x)
     leaf = torch.empty_like(x).copy_(x).requires_grad_()
@@ -389,7 +389,7 @@ def test_results_are_laid_out_as_the_formulas(layout):
 @pytest.mark.parametrize(
     "shapes", [((3, 1), (1, 4)), ((4,), (3, 4)), ((), (3,)), ((3, 4), ()), ((0, 3), (1, 3))], ids=str
 )
-def test_broadcast_gradients_have_their_inputs_shapes(shapes):
+def test_gradients_of_broadcast_inputs_have_their_shapes(shapes):
     op, given = gate(), [torch.randn(shape) for shape in shapes]
     written = gate_as_written(*given)
     assert op(*given).stride() == written.stride()
@@ -404,12 +404,12 @@ def test_broadcast_gradients_have_their_inputs_shapes(shapes):
             torch.testing.assert_close(c, b)
 
 
-def test_one_tensor_given_twice():
+def test_same_tensor_as_both_inputs():
     x = torch.randn(5)
     torch.testing.assert_close(gradient(lambda x: gate()(x, x), x), gradient(lambda x: gate_as_written(x, x), x))
 
 
-def test_a_view_and_its_base():
+def test_gradient_of_a_view_and_its_base():
     base = torch.randn(4, requires_grad=True)
     view = base[:2]
     ours, right = (
@@ -419,7 +419,7 @@ def test_a_view_and_its_base():
 
 
 @pytest.mark.slow
-def test_a_search_of_its_own(tmp_path):
+def test_stabilise_searches_and_caches_a_certificate(tmp_path):
     pytest.importorskip("flint")
     op = pullback.function(lambda x: 1 - torch.sigmoid(x))
     (found,) = op.stabilise(torch.bfloat16)
@@ -432,14 +432,14 @@ def test_a_search_of_its_own(tmp_path):
     assert [str(c) for c in again.certificates] == [str(found)]
 
 
-def test_a_formula_that_is_good_as_written_stays(tmp_path):
+def test_stabilise_of_an_accurate_formula_raises(tmp_path):
     pytest.importorskip("flint")
     with pytest.raises(pullback.errors.FormulaError, match="as accurate as any form"):
         pullback.function(lambda x: 1 - x).stabilise(torch.bfloat16)
 
 
 @pytest.mark.parametrize("formula", [lambda x: 1 - torch.sigmoid(x), lambda x: (1 - torch.sigmoid(x)).sum()])
-def test_a_domain_of_another_variable_is_refused(formula):
+def test_domain_of_an_unknown_variable_raises(formula):
     pytest.importorskip("flint")
     with pytest.raises(OptionError, match="no variable 'y' for the domain; it has x"):
         pullback.function(formula).stabilise(torch.bfloat16, domain={"y": (0.0, 1.0)})
@@ -449,7 +449,7 @@ def softplus_as_written(x):
     return torch.log(1 + torch.exp(x))
 
 
-def test_without_a_certificate_rules_are_applied():
+def test_quick_rules_apply_without_a_certificate():
     op, x = pullback.function(softplus_as_written), torch.tensor([-100.0, -30.0, 0.5, 100.0])
     right = torch.nn.functional.softplus(x.double()).float()
     torch.testing.assert_close(op(x), right, rtol=1e-6, atol=1e-44)
@@ -462,14 +462,14 @@ def test_without_a_certificate_rules_are_applied():
     assert "log1p(exp(a)) => softplus(a)" in op.explain(x)
 
 
-def test_a_value_that_gains_nothing_keeps_its_bits():
+def test_value_that_the_rules_do_not_improve_keeps_its_bits():
     op, x = pullback.function(lambda x: torch.tanh(x)), torch.linspace(-12, 12, 97)
     for value in (op(x), torch.func.vjp(op, x)[0], op(x.clone().requires_grad_()).detach(), compiled(op)(x)):
         assert same_bits(value, torch.tanh(x))
     torch.testing.assert_close(gradient(op, x), torch.cosh(x.double()).pow(-2).float(), rtol=1e-6, atol=0)
 
 
-def test_a_certificate_goes_before_rules():
+def test_certificate_precedes_the_quick_rules():
     op = pullback.function(log_sigmoid_as_written)
     assert torch.equal(gradient(op), STABLE)
     assert not op.certificates
@@ -481,13 +481,13 @@ def test_a_certificate_goes_before_rules():
     assert len(again.certificates) == 1
 
 
-def test_rules_are_not_applied_to_float64_nor_to_what_is_stable():
+def test_quick_rules_skip_float64_and_stable_formulas():
     for x in (WIDE, X.to("meta")):
         assert pullback.function(softplus_as_written)._stable.forms((x,), {}) is None
     assert pullback.function(lambda x: torch.sin(x) + 1)._stable.forms((X,), {}) is None
 
 
-def test_a_look_up_draws_no_random_numbers_and_shows_no_warnings(recwarn):
+def test_lookup_draws_no_random_numbers_and_hides_warnings(recwarn):
     def noisy(x):
         warnings.warn("noisy", stacklevel=2)
         return torch.log(1 + torch.exp(x + 0 * torch.rand(())))
@@ -508,7 +508,7 @@ def test_a_look_up_draws_no_random_numbers_and_shows_no_warnings(recwarn):
     ],
     ids=["recorded", "vmap", "compiled", "vjp"],
 )
-def test_an_infinite_slope_keeps_its_sign(differentiated):
+def test_infinite_derivative_keeps_its_sign(differentiated):
     x = torch.tensor([100.0, 0.5], requires_grad=True)
     grown = differentiated(pullback.function(lambda x: torch.exp(x) - 1))
     (slope,) = torch.autograd.grad(grown(x), x, torch.tensor([-3.0, 1.0]))
@@ -517,7 +517,7 @@ def test_an_infinite_slope_keeps_its_sign(differentiated):
 
 
 @pytest.mark.parametrize("backend", ["auto", "eager"])
-def test_the_derivative_of_a_gradient_by_its_cotangent_at_infinity(backend):
+def test_derivative_of_a_gradient_by_its_cotangent_at_infinity(backend):
     softplus = pullback.function(backend=backend)(lambda x: torch.log(1 + torch.exp(x)))
     x = torch.tensor([-torch.inf, 0.0, 1.0], requires_grad=True)
     w = torch.tensor(2.0, requires_grad=True)
@@ -526,7 +526,7 @@ def test_the_derivative_of_a_gradient_by_its_cotangent_at_infinity(backend):
     assert by_w == pytest.approx(2 * 2 * (0.25 + torch.sigmoid(torch.tensor(1.0)).item() ** 2))
 
 
-def test_forward_derivatives_of_nothing():
+def test_forward_derivatives_of_empty_tensors():
     softplus = pullback.function(lambda x: torch.log(1 + torch.exp(x)))
     assert torch.func.jacfwd(softplus)(torch.zeros(0)).shape == (0, 0)
     assert torch.func.hessian(lambda x: softplus(x).sum())(torch.zeros(0)).shape == (0, 0)

@@ -1,4 +1,4 @@
-"""What one term says of every call, and what it does not."""
+"""Formulas that one term describes for every call, and formulas that are refused."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ NOT_A_TERM = {
 
 
 @pytest.mark.parametrize("what", NOT_A_TERM)
-def test_what_one_term_does_not_say_has_no_stable_forms(what):
+def test_formula_that_is_not_one_term_raises(what):
     with pytest.raises(FormulaError):
         meaning_of(NOT_A_TERM[what], torch.float32)
 
@@ -76,16 +76,16 @@ TERMS = {
 
 
 @pytest.mark.parametrize("text", TERMS)
-def test_what_one_term_says(text):
+def test_formula_has_its_term(text):
     assert str(meaning_of(TERMS[text], torch.float32).term) == text
 
 
-def test_parameters_with_a_default_are_fixed():
+def test_parameters_with_a_default_are_constants():
     meaning = meaning_of(lambda x, factor=2.0, *, shift=1.0: x * factor + shift, torch.float64)
     assert (str(meaning.term), meaning.variables) == ("(x * 2) + 1", ("x",))
 
 
-def test_what_runs_other_ops_for_another_shape_is_refused():
+def test_formula_whose_ops_vary_between_calls_raises():
     calls = []
 
     def alternating(x):
@@ -109,8 +109,8 @@ def chain(x):
 
 
 @pytest.mark.parametrize("formula", [euler, chain])
-def test_what_would_be_long_to_write_out_is_refused(formula):
-    """Each step of `euler` uses the one before twice: as text, it would have 2⁶⁰ operations."""
+def test_formula_with_a_large_term_raises(formula):
+    """Each step of `euler` uses the previous one twice; written out, it would have 2⁶⁰ operations."""
     with pytest.raises(FormulaError, match="operations"):
         meaning_of(formula, torch.float32)
     x = torch.randn(5, requires_grad=True)
@@ -119,7 +119,7 @@ def test_what_would_be_long_to_write_out_is_refused(formula):
     torch.testing.assert_close(ours, right)
 
 
-def test_a_factor_0_is_no_constant_0():
-    """0 · ∞ and 0 · NaN are NaN; the derivative of a term would be 0."""
+def test_multiplication_by_0_raises():
+    """0 · ∞ and 0 · NaN are NaN, but the derivative of the term would be 0."""
     with pytest.raises(FormulaError, match="multiplies by 0"):
         meaning_of(lambda a, b: torch.nn.functional.mish(b + 0.0 * a), torch.float32)

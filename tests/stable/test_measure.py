@@ -1,4 +1,4 @@
-"""Errors in ulp, against exact arithmetic with fractions."""
+"""Errors in ulp, against exact rational arithmetic."""
 
 from fractions import Fraction
 
@@ -28,7 +28,7 @@ def ulp_of(exact, form):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
-def test_the_error_is_the_distance_in_ulp(dtype, data):
+def test_error_is_the_distance_in_ulp(dtype, data):
     form = format_of(dtype)
     largest = form.largest / 16
     high = data.draw(st.floats(-largest, largest, allow_subnormal=True))
@@ -44,7 +44,7 @@ def test_the_error_is_the_distance_in_ulp(dtype, data):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_beyond_the_largest_number_infinity_is_right(dtype):
+def test_infinity_is_right_beyond_the_largest_number(dtype):
     form = format_of(dtype)
     inf, most = torch.tensor([torch.inf], dtype=dtype), torch.tensor([form.largest], dtype=dtype)
     beyond = truth(form.largest * 8)
@@ -57,14 +57,14 @@ def test_beyond_the_largest_number_infinity_is_right(dtype):
     assert errors(torch.zeros(1, dtype=dtype), beyond).zero[0]
 
 
-def test_between_the_largest_number_and_the_next_both_neighbours_are_near():
+def test_overflow_threshold_is_between_the_largest_number_and_infinity():
     form = format_of(torch.float32)
     between = truth(form.largest + 2.0**102)  # a quarter of an ulp
     assert errors(torch.tensor([form.largest]), between).ulp[0] == 0.25
     assert errors(torch.tensor([torch.inf]), between).ulp[0] == 0.75
 
 
-def test_spurious_values_and_what_is_not_counted():
+def test_spurious_undefined_and_subnormal_points():
     got = torch.tensor([torch.nan, torch.inf, 0.0, 0.0, torch.nan, 1.0, -0.0])
     exact = truth([1.0, 1.0, 1.0, 1e-40, np.nan, np.nan, 0.0])
     found = errors(got, exact)
@@ -77,7 +77,7 @@ def test_spurious_values_and_what_is_not_counted():
     assert errors(got[:1], truth(np.nan, undecided=True)).undecided[0]
 
 
-def test_float64_needs_the_second_part():
+def test_float64_error_uses_the_low_part_of_the_truth():
     one = torch.ones(1, dtype=torch.float64)
     assert errors(one, truth(1.0, 2.0**-54)).ulp[0] == 0.25
 
@@ -87,7 +87,7 @@ def summarised(got, exact, x):
     return summary_of(errors(computed, exact), {"x": np.array(x)}, computed, exact)
 
 
-def test_a_summary():
+def test_summary_counts_errors_and_spurious_values():
     got = [1.0, 1.0 + 2**-20, torch.nan, 0.0, 0.0, torch.inf, 5.0]
     found = summarised(got, [1.0, 1.0, 1.0, 2.0, 3.0, 1e39, np.nan], [1.0, 2.0, 3.0, 5.0, -4.0, 6.0, 7.0])
     assert (found.points, found.measured, found.undefined) == (6, 3, 1)
@@ -110,7 +110,7 @@ def test_summaries_add_up():
     assert whole.max_subnormal == 1.0
 
 
-def test_no_points_are_a_summary_too():
+def test_summary_of_no_points():
     empty = summarised([torch.nan], [np.nan], [1.0])
     assert (empty.points, empty.max_ulp, empty.worst, empty.mean_ulp) == (0, 0.0, None, 0.0)
     assert empty.clean

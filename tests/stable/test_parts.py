@@ -1,4 +1,4 @@
-"""Which parts a formula is cut into, and which formulas are not cut."""
+"""Partition of a formula into pointwise parts with stable forms, and formulas that are not partitioned."""
 
 from itertools import combinations_with_replacement
 
@@ -64,37 +64,37 @@ def shown(formula, dtype=float32):
 
 
 @pytest.mark.parametrize("formula", PARTS, ids=lambda f: f.__name__)
-def test_parts_are_as_large_as_they_can_be(formula):
+def test_parts_are_maximal(formula):
     assert shown(formula) == PARTS[formula]
     assert shown(formula, torch.bfloat16) == PARTS[formula]
 
 
-def test_a_part_is_named_by_its_formula():
+def test_part_is_named_by_its_formula():
     (part,) = PartitionedFormula(softplus_sum).parts(float32)
     assert part.function.__name__ == "softplus_sum, part 1: log(exp(x) + 1)"
     x = torch.randn(3)
     assert torch.equal(part.function(x), torch.log(1 + torch.exp(x)))
 
 
-def test_what_cannot_be_wrong_is_no_part():
+def test_accurate_pointwise_ops_are_no_part():
     assert shown(lambda x: (x * x).sum().sqrt() + 1) == []
     assert shown(lambda x, y: (x * y).mean(-1)) == []
     assert shown(lambda x: torch.logsumexp(x**2, -1)) == []
     assert len(shown(lambda x: torch.sqrt(x * x + 1).sum())) == 1  # its square overflows
 
 
-def test_a_value_that_stops_the_gradient_is_an_input_of_a_part():
+def test_detached_value_is_an_input_of_a_part():
     assert shown(lambda x: (torch.log(1 + torch.exp(x)) * x.detach()).sum()) == [
         ("log(exp(x) + 1) * detach", ("x", "detach"))
     ]
 
 
-def test_another_op_is_an_input_of_a_part():
+def test_result_of_another_op_is_an_input_of_a_part():
     inner = pullback.function(softplus_sum)
     assert shown(lambda x: torch.log(1 - torch.exp(-inner(x)))) == [("log(1 - exp(-softplus_sum))", ("softplus_sum",))]
 
 
-def test_a_default_stays_as_it_is():
+def test_default_arguments_are_constants():
     def scaled(x, beta=2.0, *, dim=-1):
         return (torch.log(1 + torch.exp(beta * x)) / beta).sum(dim)
 
@@ -155,12 +155,12 @@ NOT_CUT = {
 
 
 @pytest.mark.parametrize("formula", NOT_CUT, ids=lambda f: f.__name__)
-def test_what_is_not_cut_says_why(formula):
+def test_unsupported_formula_raises_and_says_why(formula):
     with pytest.raises(FormulaError, match=f"{formula.__name__} .*{NOT_CUT[formula]}"):
         PartitionedFormula(formula).require_faithful()
 
 
-def test_a_formula_of_any_number_of_tensors_is_not_cut():
+def test_variadic_formula_raises():
     with pytest.raises(FormulaError, match="a fixed number"):
         PartitionedFormula(lambda *xs: xs[0].sum())
 
@@ -257,7 +257,7 @@ def wide(tensors):
 
 
 @by_case
-def test_value_gradient_and_second_derivative(case):
+def test_value_gradient_and_second_derivative_are_accurate(case):
     ours, right = losses(case)
     tensors = case[3]
     assert_right([ours(*tensors)], [right(*wide(tensors))])
@@ -266,7 +266,7 @@ def test_value_gradient_and_second_derivative(case):
 
 
 @by_case
-def test_under_transforms(case):
+def test_derivatives_under_transforms_are_accurate(case):
     ours, right = losses(case)
     tensors = case[3]
     n = tuple(range(len(tensors)))
@@ -283,7 +283,7 @@ def test_under_transforms(case):
 
 @by_case
 @pytest.mark.few(2)
-def test_compiled(case):
+def test_compiled_gradients_are_accurate(case):
     ours, right = losses(case)
     tensors = case[3]
     for compiled in (
@@ -297,7 +297,7 @@ def test_compiled(case):
         assert_right(got, expected[: len(got)])
 
 
-def test_against_mpmath():
+def test_value_matches_mpmath():
     op = parted(kl, [KL])
     with mpmath.workdps(50):
         pairs = zip(P[0].tolist(), Q[0].tolist(), strict=True)
@@ -306,7 +306,7 @@ def test_against_mpmath():
     assert kl(P[0], Q[0]).item() != pytest.approx(float(exact), rel=0.1)  # as written
 
 
-def test_certificates_are_found_by_their_parts_and_shown():
+def test_certificates_of_parts_are_found_and_shown():
     (part,) = PartitionedFormula(softplus_sum).parts(torch.float32)
     found = certified(part.function, SOFTPLUS)
     save(cache_path(found.key), [found])
@@ -320,7 +320,7 @@ def test_certificates_are_found_by_their_parts_and_shown():
     assert gradients(lambda x: as_written(x).sum(), (X,))[0][0, 2].isnan()
 
 
-def test_without_a_certificate_anywhere_no_formula_is_cut(monkeypatch):
+def test_formulas_are_not_partitioned_without_any_certificate(monkeypatch):
     cut = []
     monkeypatch.setattr(
         "pullback.stable.forms.PartitionedFormula", lambda formula: cut.append(formula) or PartitionedFormula(formula)
@@ -337,7 +337,7 @@ def test_without_a_certificate_anywhere_no_formula_is_cut(monkeypatch):
     assert cut == [softplus_sum]
 
 
-def test_the_shapes_of_inputs_of_a_part_are_broadcast():
+def test_inputs_of_a_part_are_broadcast():
     def spread(x, y):
         return torch.log(1 + torch.exp(x - y.mean(-1, keepdim=True))).sum(0)
 
@@ -359,12 +359,12 @@ def test_the_shapes_of_inputs_of_a_part_are_broadcast():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_dtypes_are_as_written(dtype):
+def test_other_dtypes_run_as_written(dtype):
     op, x = parted(softplus_sum, [SOFTPLUS]), torch.randn(4, 3).to(dtype)
     assert same_bits(op(x), softplus_sum(x))
 
 
-def test_what_was_widened_on_the_way_is_as_written():
+def test_widened_part_runs_as_written():
     def widened(x):
         return torch.log(1 + torch.exp(x.float())).sum(-1)
 
@@ -379,7 +379,7 @@ def test_what_was_widened_on_the_way_is_as_written():
     assert PartitionedFormula(lambda x: torch.log(1 + torch.exp(x.double())).sum()).parts(torch.float32) == []
 
 
-def test_a_certificate_that_is_not_of_the_formula_is_refused():
+def test_certificate_of_another_formula_raises():
     op = pullback.function(kl)
     (part,) = PartitionedFormula(softplus_sum).parts(torch.float32)
     with pytest.raises(FormulaError, match="nor a part of it"):
@@ -387,7 +387,7 @@ def test_a_certificate_that_is_not_of_the_formula_is_refused():
 
 
 @pytest.mark.slow
-def test_a_search_of_parts():
+def test_stabilise_searches_the_parts():
     pytest.importorskip("flint")
     op = pullback.function(lambda x: (1 - torch.sigmoid(x)).mean() + (1 - torch.sigmoid(x)).sum() * 0)  # one part twice
     (found,) = op.stabilise(torch.bfloat16)
@@ -397,7 +397,7 @@ def test_a_search_of_parts():
     assert op(x).item() == pytest.approx(2.06e-9, rel=1e-2)
 
 
-def test_without_a_part_to_search_the_error_says_so():
+def test_stabilise_without_parts_raises():
     pytest.importorskip("flint")
     with pytest.raises(FormulaError, match="no pointwise part of it can be wrong"):
         pullback.function(lambda x: torch.logsumexp(x**2, -1)).stabilise()
@@ -406,7 +406,7 @@ def test_without_a_part_to_search_the_error_says_so():
 
 
 def plainly(part):
-    """Return a certificate of a part whose forms are its term and the derivatives of that."""
+    """Return a certificate of a part whose forms are its term and the derivatives of the term."""
     term, names = part.meaning.term, part.meaning.variables
     forms = {}
     for by in (by for n in range(3) for by in combinations_with_replacement(names, n)):
@@ -452,7 +452,7 @@ ZOO = [several, chosen, shared, with_sizes, by_methods, standardised]
 
 @pytest.mark.parametrize("formula", ZOO, ids=lambda f: f.__name__)
 @pytest.mark.few(2)
-def test_with_its_parts_replaced_a_formula_means_the_same(formula, monkeypatch):
+def test_formula_with_replaced_parts_computes_the_same(formula, monkeypatch):
     monkeypatch.setattr(forms_module, "_require_sound", lambda *certificate: None)  # these forms are bad in their tails
     parts = PartitionedFormula(formula).parts(torch.float32)
     op = pullback.function(formula)
@@ -481,7 +481,7 @@ def floats_of(function):
 
 
 def assert_same(got, right):
-    """The same structure, shapes and dtypes, and the same numbers but for rounding."""
+    """Assert equal structure, shapes and dtypes, and equal numbers up to rounding."""
     (got, spec), (right, expected) = map(torch.utils._pytree.tree_flatten, (got, right))
     assert spec == expected
     for a, b in zip(got, right, strict=True):
@@ -497,7 +497,7 @@ def shares(x):
     return e / e.sum(-1, keepdim=True)
 
 
-def test_a_part_in_the_middle_passes_on_its_value_where_its_steps_are_not_finite():
+def test_inner_part_is_right_where_its_intermediates_are_not_finite():
     op = pullback.function(shares)
     op._stable.use(certified(PartitionedFormula(shares).parts(torch.float32)[0].function, SOFTPLUS))
     x, weights = torch.tensor([-torch.inf, 1.0, 2.0, 90.0]), torch.tensor([1.0, 2.0, -1.0, 3.0])
@@ -510,7 +510,7 @@ def test_a_part_in_the_middle_passes_on_its_value_where_its_steps_are_not_finite
         torch.testing.assert_close(g.detach().double(), wanted, rtol=1e-5, atol=1e-9)
 
 
-def test_an_infinite_slope_in_the_middle_stays_infinite():
+def test_infinite_derivative_of_an_inner_part_stays_infinite():
     def spread(x):
         root = torch.sqrt(x * x + x)
         return root / (1 + root.sum())

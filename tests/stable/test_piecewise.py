@@ -1,4 +1,4 @@
-"""Programs: pieces, precision, and what becomes of NaN and infinity; the same as emitted functions."""
+"""Piecewise programs, run and emitted: pieces, precision, NaN and infinity."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def program(*pieces, branch=X):
 
 
 def both(made, *inputs):
-    """Return what a program computes, run and emitted: they must agree to the bit."""
+    """Return the result of a program; run and emitted must agree bitwise."""
     names = ["x", "y"][: len(inputs)]
     result = made.run(dict(zip(names, inputs, strict=True)))
     emitted = emit(made, names, inputs[0].dtype, "made")(*inputs)
@@ -28,12 +28,12 @@ def both(made, *inputs):
     return result
 
 
-def test_a_threshold_belongs_to_the_piece_below():
+def test_threshold_belongs_to_the_lower_piece():
     made = program(("0", -1.0), ("x", 2.0), ("10*x",))
     assert both(made, torch.tensor([-INF, -1.0, 2.0, 2.5, INF])).tolist() == [0.0, 0.0, 2.0, 25.0, INF]
 
 
-def test_pieces_of_pieces():
+def test_nested_pieces():
     inner = program(("x + y", 0.0), ("x - y",), branch=Y)
     made = program((inner, 1.0), ("x*y",), branch=parse("x*y"))
     assert both(made, torch.tensor([1.0, 1.0, 3.0]), torch.tensor([-2.0, 0.5, 4.0])).tolist() == [-1.0, 0.5, 12.0]
@@ -52,7 +52,7 @@ CONSTANT_ENDS = {
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("made", CONSTANT_ENDS.values(), ids=CONSTANT_ENDS)
-def test_nan_gives_nan_though_a_piece_does_not_read_it(made, dtype):
+def test_nan_input_gives_nan_in_a_constant_piece(made, dtype):
     found = both(made, torch.tensor([NAN, 2.0, NAN], dtype=dtype))
     assert found.isnan().tolist() == [True, False, True]
 
@@ -67,7 +67,7 @@ def test_nan_gives_nan_though_a_piece_does_not_read_it(made, dtype):
         Piecewise.of(parse("maximum(x, y) + where(y > x, 1, 0)")),
     ],
 )
-def test_nan_of_either_variable_gives_nan(made):
+def test_nan_in_either_variable_gives_nan(made):
     x, y = torch.tensor([NAN, 1.0, NAN, INF, 1.0, -1.0]), torch.tensor([1.0, NAN, NAN, NAN, 1.0, 0.0])
     assert both(made, x, y).isnan().tolist() == [True] * 4 + [False] * 2
 
@@ -75,7 +75,7 @@ def test_nan_of_either_variable_gives_nan(made):
 @pytest.mark.parametrize(
     "text", ["x*2 + 1", "log1p(exp(-abs(x)))", "1/hypot(1, x)", "pow(x, 3)", "x*gauss(x)", "softplus(x)"]
 )
-def test_nan_that_shows_by_itself_costs_nothing(text):
+def test_propagating_nan_needs_no_check(text):
     assert nan_inputs(parse(text)) == {"x"}
     assert "!= x" not in emit(Piecewise.of(parse(text)), ["x"], torch.float32, "made").source
 
@@ -83,23 +83,23 @@ def test_nan_that_shows_by_itself_costs_nothing(text):
 @pytest.mark.parametrize(
     "text", ["sgn(x)", "where(x > 0, 1, 0)", "where(x > 0, 1, x)", "hypot(x, y)", "pow(x, y)", "3"]
 )
-def test_nan_that_may_get_lost(text):
+def test_nan_that_may_be_dropped_is_known(text):
     assert nan_inputs(parse(text)) < set(variables(parse(text))) or not nan_inputs(parse(text))
 
 
-def test_16_bits_are_computed_in_float32_and_rounded_once():
+def test_16_bit_programs_run_in_float32_and_round_once():
     made = Piecewise.of(parse("(x + 0.001) - x"))
     assert both(made, torch.tensor([1.0], dtype=torch.bfloat16)).item() == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_float64_inside_is_rounded_once():
+def test_float64_pieces_round_once():
     x = torch.tensor([1e-6, 1e-4])
     narrow, wide = (both(Piecewise.of(parse("(1 - cos(x))/x"), w), x) for w in (False, True))
     assert narrow[0].item() == 0.0
     torch.testing.assert_close(wide, x / 2)
 
 
-def test_a_constant_program_has_the_size_of_its_input():
+def test_constant_program_is_expanded_to_the_input_size():
     assert both(Piecewise.of(parse("2")), torch.zeros(3)).tolist() == [2.0, 2.0, 2.0]
 
 
@@ -145,7 +145,7 @@ def points(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_bits_are_those_of_the_program(emitted, dtype):
+def test_emitted_function_equals_the_program_bitwise(emitted, dtype):
     x, y = points(dtype)
     made = emit(emitted, ["x", "y"], dtype, "form")(x, y)
     assert made.dtype == dtype
@@ -156,23 +156,23 @@ def test_the_bits_are_those_of_the_program(emitted, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0), (2, 3, 1)], ids=str)
 @pytest.mark.few(216)
-def test_every_shape(emitted, dtype, shape):
+def test_emitted_function_handles_every_shape(emitted, dtype, shape):
     made = emit(emitted, ["x", "y"], dtype, "form")(torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype))
     assert (made.shape, made.dtype) == (shape, dtype)
 
 
-def test_inputs_are_broadcast_whichever_a_form_reads(emitted):
+def test_emitted_function_broadcasts_unused_inputs(emitted):
     x, y = torch.ones(3, 1), torch.ones(4)
     assert emit(emitted, ["x", "y"], torch.float32, "form")(x, y).shape == (3, 4)
 
 
-def test_the_result_is_a_new_tensor():
+def test_result_is_a_new_tensor():
     for dtype in DTYPES:
         x = torch.ones(3, dtype=dtype)
         assert emit(Piecewise.of(parse("x")), ["x"], dtype, "form")(x).data_ptr() != x.data_ptr()
 
 
-def test_names_of_inputs_hide_nothing():
+def test_input_names_do_not_shadow_globals():
     names = ["torch", "v0", "primitives", "form"]
     program = parse_piecewise(["otherwise: softplus(torch) + exp(v0) * primitives - form"], names)
     given = [torch.tensor([0.5 + i]) for i in range(4)]
@@ -180,7 +180,7 @@ def test_names_of_inputs_hide_nothing():
     assert torch.equal(made, program.run(dict(zip(names, given, strict=True))))
 
 
-def test_the_source_can_be_read():
+def test_emitted_source_is_readable():
     made = emit(parse_piecewise(["otherwise: -softplus(-x)"]), ["x"], torch.float32, "value of f")
     assert made.source.splitlines()[0] == "def form(x_in):"
     assert made.__code__.co_filename == "<value of f>"

@@ -1,4 +1,4 @@
-"""The quick rule pass: what it makes of formulas, when it leaves them alone, and that it never makes them worse."""
+"""The quick rule pass: accurate forms, formulas that it skips, and no loss of accuracy."""
 
 import math
 import random
@@ -28,7 +28,7 @@ def forms(function, dtype=torch.float32):
 
 
 def of_text(text):
-    """Return a function that computes a term as it is written."""
+    """Return a function that computes a term as written."""
     scope = {**vars(torch), **VALUES, "erfcx": torch.special.erfcx}
     return eval(f"lambda {', '.join(variables(parse(text)))}: {text}", scope)
 
@@ -50,7 +50,7 @@ AT = torch.tensor([-80.0, -20.0, -1e-3, -1e-6, 1e-6, 0.5, 20.0, 80.0])
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_people_write_has_accurate_values_and_slopes(name):
+def test_common_formulas_get_accurate_values_and_derivatives(name):
     function, reference = WRITTEN[name]
     found, at = forms(function), AT[2:] if name.startswith("√") else AT
     with mpmath.workdps(100):
@@ -59,22 +59,22 @@ def test_what_people_write_has_accurate_values_and_slopes(name):
             torch.testing.assert_close(form(at), right, rtol=4e-6, atol=1e-37)
 
 
-def test_of_a_value_that_gains_nothing_only_the_derivatives_are_replaced():
+def test_only_derivatives_are_replaced_where_the_value_is_accurate():
     found = forms(torch.tanh)
     assert found.value is None
     assert found.steeper
     assert found.rules == ("the derivative of tanh", "1 - tanh(a) * tanh(a) => 1 / (cosh(a) * cosh(a))")
 
 
-def test_the_slope_of_tanhshrink_is_a_square():
-    """1 − (1 − tanh²) is 0 or a multiple of an ulp of float64 there."""
+def test_tanhshrink_derivative_is_tanh_squared():
+    """Near 0, 1 − (1 − tanh²) is a multiple of a float64 ulp."""
     x = torch.tensor([-1e-3, -1e-9, 0.0, 1e-12, 3.0])
     slope = forms(torch.nn.functional.tanhshrink).derivatives[(0,)]
     torch.testing.assert_close(slope(x), x.double().tanh().square().float(), rtol=5e-7, atol=0)
 
 
 @pytest.mark.parametrize("dtype", SHORT, ids=str)
-def test_sixteen_bits_are_computed_in_float32(dtype):
+def test_16_bit_forms_are_computed_in_float32(dtype):
     found = forms(lambda x: torch.log(1 + torch.exp(x)), dtype)
     x = torch.tensor([-8.0, 0.5, 8.0], dtype=dtype)
     assert found.value(x).dtype == dtype
@@ -138,27 +138,27 @@ LEFT = {
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_formulas_that_are_left_alone(name):
+def test_unsuitable_formula_is_skipped(name):
     assert forms(LEFT[name]) is None
 
 
-def test_what_a_formula_is_in_its_dtype_counts():
-    """That it is another in float64 is noticed, since its term is that of float32."""
+def test_term_is_that_of_the_formula_in_its_dtype():
+    """A formula that differs in float64 has the term of float32."""
     assert torch.equal(forms(another_in_float64).value(AT), forms(lambda x: torch.log(1 + torch.exp(x))).value(AT))
 
 
-def test_float64_is_left_alone():
+def test_float64_is_skipped():
     assert forms(lambda x: torch.log(1 + torch.exp(x)), torch.float64) is None
 
 
-def test_no_package_beyond_pytorch_is_needed(monkeypatch):
+def test_quick_rules_need_no_other_package(monkeypatch):
     monkeypatch.setattr("pullback.stable.oracle.balls.flint", None)
     monkeypatch.setitem(sys.modules, "flint", None)
     assert forms(WRITTEN["mish"][0]).rules
 
 
-def test_a_derivative_does_not_read_what_it_does_not_depend_on():
-    """The slope of softplus(x)·y by y, masked by a cotangent of 0, must not be NaN because y is."""
+def test_derivative_ignores_nan_in_inputs_it_does_not_depend_on():
+    """The derivative of softplus(x)·y by y must not be NaN where y is NaN."""
     found = forms(lambda x, y: torch.log(1 + torch.exp(x)) * y)
     x, y = torch.tensor([1.0]), torch.tensor([float("nan")])
     assert found.derivatives[(1,)](x, y).isfinite()
@@ -167,8 +167,8 @@ def test_a_derivative_does_not_read_what_it_does_not_depend_on():
 
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.few(17)
-def test_nothing_is_worse_at_points_that_the_pass_has_not_seen(name):
-    """Against exact values: no NaN or infinity more, and no error above 16 ulp that is not the formula's too."""
+def test_forms_are_not_worse_at_fresh_points(name):
+    """Against exact values: no new NaN or infinity, and no error above 16 ulp that the formula does not have."""
     function = of_text(FORMULAS[name])
     meaning = meaning_of(function, torch.float32)
     found = quick_forms(function, meaning, torch.float32)
@@ -187,13 +187,13 @@ def test_nothing_is_worse_at_points_that_the_pass_has_not_seen(name):
         ours, theirs = errors(form(tensor), truth), errors(written[Quantity(0, ("x",) * order)], truth)
         normal = ours.stated & theirs.stated & ~ours.subnormal
         assert not np.any((ours.nan | ours.inf) & ~theirs.spurious)
-        assert not np.any(ours.zero & ~theirs.spurious & (theirs.ulp < 2**22))  # of which no digit is right
+        assert not np.any(ours.zero & ~theirs.spurious & (theirs.ulp < 2**22))  # without a correct digit
         most = np.array([theirs.ulp[max(0, i - 8) : i + 9].max() for i in range(len(normal))])
         assert not np.any(normal & (ours.ulp > 16) & (ours.ulp > 2 * most))
 
 
 def laplace(x):
-    """Laplace activation of Mega: the error function's argument is rounded, which its tail magnifies."""
+    """Laplace activation of Mega: the tail of erf amplifies the rounding of its argument."""
     return 0.5 * (1 + torch.erf((x - 0.707107) / (0.282095 * math.sqrt(2))))
 
 
@@ -207,8 +207,8 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_nothing_is_worse_at_a_point(name):
-    """By more than 4 ulp, not even where the formula as written is right by luck; at other points in every run."""
+def test_forms_are_not_worse_at_random_points(name):
+    """By at most 4 ulp, also where the formula is accurate by chance; the points differ in every run."""
     function, seed = LOSSES[name], random.SystemRandom().randrange(2**31)
     print(f"seed {seed}")
     meaning, draw = meaning_of(function, torch.float32), np.random.default_rng(seed)
@@ -239,7 +239,7 @@ HOLES = {
 
 
 @pytest.mark.parametrize("name", HOLES)
-def test_a_removable_hole_has_its_limit(name):
+def test_removable_singularity_has_its_limit(name):
     function, hole, reference = HOLES[name]
     found, at = forms(function), torch.tensor([hole])
     assert function(at).isnan()
@@ -250,7 +250,7 @@ def test_a_removable_hole_has_its_limit(name):
             torch.testing.assert_close(form(at), torch.tensor([right]))
 
 
-def test_a_hole_that_the_author_filled_keeps_that_value():
+def test_singularity_filled_by_the_formula_keeps_its_value():
     found = forms(lambda x: torch.nan_to_num((torch.exp(x - 3) - 1) / (x - 3), 7.0))
     assert found is None or found.value is None or found.value(torch.tensor([3.0])) == 7.0
 
@@ -282,7 +282,7 @@ AT_INFINITY = {
 
 
 @pytest.mark.parametrize("name", AT_INFINITY)
-def test_ends_of_the_number_line_keep_what_the_formula_gives(name):
+def test_values_at_zero_extremes_and_infinity_are_kept(name):
     function, limits = AT_INFINITY[name], torch.finfo(torch.float32)
     found = forms(function)
     if found is None:

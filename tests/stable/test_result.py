@@ -1,4 +1,4 @@
-"""The table of a measurement."""
+"""The printed table of a measurement."""
 
 import io
 import math
@@ -22,7 +22,7 @@ def measured(domain=None, **missing):
     return Accuracy("f", ("x",), domain or {}, rows, missing, "2.13")
 
 
-def test_text():
+def test_measurement_as_text():
     assert render_text(measured(float16="there is no kernel")).splitlines() == [
         "f(x)",
         "dtype     of     points  max ulp   mean  > 4 ulp  subnormal  worst at  spurious",
@@ -37,18 +37,18 @@ def test_text():
     ]
 
 
-def test_a_domain_is_in_the_heading():
+def test_domain_is_in_the_heading():
     above = math.nextafter(0.0, 1.0)
     assert render_text(measured({"x": (above, math.inf)})).startswith("f(x) for x > 0\n")
     assert render_text(measured({"x": (-1.0, 0.5)})).startswith("f(x) for x >= -1 and x <= 0.5\n")
 
 
-def test_a_terminal_has_colours():
+def test_terminal_output_has_colours():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     render(measured(), console)
     assert "\x1b[" in console.file.getvalue()
 
 
-def test_names_are_shown_as_text():
+def test_names_are_escaped():
     strange = Accuracy("[red]f\x1b[0m", ("x",), {}, (), {}, "2.13")
     assert render_text(strange).splitlines()[0] == "[red]f\\x1b[0m(x)"

@@ -1,4 +1,4 @@
-"""The rules: every equation holds wherever both sides have values, in ball arithmetic, and none is there twice."""
+"""The rules: in ball arithmetic both sides are equal wherever both are defined, and no rule is a duplicate."""
 
 import importlib.util
 import itertools
@@ -41,7 +41,7 @@ def is_tight(value):
 
 @pytest.mark.parametrize("rule", search_rules(), ids=lambda rule: rule.text)
 @pytest.mark.few(147)
-def test_both_sides_are_equal(rule):
+def test_both_sides_of_a_rule_are_equal(rule):
     names = sorted({*variables(rule.left), *variables(rule.right)})
     assert set(variables(rule.right)) <= set(variables(rule.left))
     compared = 0
@@ -58,12 +58,12 @@ def test_both_sides_are_equal(rule):
     assert compared >= 10
 
 
-def test_no_rule_is_there_twice():
+def test_rules_have_no_duplicates():
     assert [rule for rule, times in Counter(map(shape, search_rules())).items() if times > 1] == []
 
 
 def shape(rule):
-    """The rule in writing, the same for any names of its variables and any order of commuting operands."""
+    """Canonical text of a rule, independent of variable names and of the order of commuting operands."""
     names = variables(rule.left)
     ways = (dict(zip(map(var, names), map(var, p), strict=True)) for p in itertools.permutations(names))
     return min(tuple(show(ordered(substitute(side, way))) for side in (rule.left, rule.right)) for way in ways)
@@ -92,13 +92,13 @@ BENCH = load("quick_rules")
 SUBJECTS = {subject.name: subject for subject in BENCH.subjects()}
 
 
-def test_those_that_are_taken_from_the_table_are_in_it():
+def test_shared_rules_are_search_rules():
     table = {(rule.left, rule.right) for rule in search_rules()}
     assert [rule.text for rule in shared_with_search() if (rule.left, rule.right) not in table] == []
 
 
 @pytest.mark.parametrize("rule", [*differentiable_rules(), *final_rules(), *float64_only()], ids=lambda rule: rule.text)
-def test_both_sides_have_values_at_the_same_points(rule):
+def test_both_sides_of_a_rule_have_the_same_domain(rule):
     names = variables(rule.left)
     at = sample_points(names, torch.float32, seed=5)
     step = -(-len(at[names[0]]) // 600)
@@ -117,12 +117,12 @@ def recorded(backend):
 
 
 @pytest.mark.parametrize("backend", BENCH.BACKENDS)
-def test_every_rule_has_a_record(backend):
+def test_every_rule_is_in_the_recorded_table(backend):
     assert list(recorded(backend)) == list(SUBJECTS)
 
 
 _ALL_LOST = 2.0**20
-"""Ulp of a float32: how far beyond depends on the point at which a kernel rounds worst."""
+"""Ulps at which all digits of a float32 are lost; larger errors are not compared."""
 RECORDS = [
     pytest.param(name, backend, marks=[] if backend == "eager" or k % 5 == 0 else [pytest.mark.slow])
     for backend in BENCH.BACKENDS
@@ -133,8 +133,8 @@ RECORDS = [
 
 @pytest.mark.parametrize(("name", "backend"), RECORDS)
 @pytest.mark.few(11)
-def test_the_record_is_right(backend, name, request):
-    """To a factor of 2, since kernels differ between processors; all digits lost is as good as more than all."""
+def test_recorded_errors_match_a_new_measurement(backend, name, request):
+    """Within a factor of 2, since kernels differ between processors; beyond `_ALL_LOST` all errors count as equal."""
     if backend == "native":
         request.getfixturevalue("native")
     before, after = BENCH.measure(SUBJECTS[name], torch.float32, backend)
@@ -146,8 +146,8 @@ def test_the_record_is_right(backend, name, request):
 
 
 @pytest.mark.parametrize("backend", BENCH.BACKENDS)
-def test_no_rule_makes_anything_worse(backend):
-    """By its record, but for a few ulp: those are for the pass to weigh at each formula."""
+def test_no_rule_increases_the_recorded_error(backend):
+    """Up to a few ulp, which the pass weighs for each formula."""
     for name, cells in recorded(backend).items():
         for before, after in zip(cells[::2], cells[1::2], strict=True):
             ulp, *spurious = before.split()

@@ -13,18 +13,18 @@ def found(text):
     return {str(term) for term in singular_subterms([parse(text)])}
 
 
-def test_denominators_and_what_logarithms_and_roots_take():
+def test_singular_subterms_are_arguments_of_div_log_and_sqrt():
     assert found("x / (x + 4)") == {"x + 4"}
     assert found("log(x - 2) * sqrt(x + 3)") == {"x - 2", "x + 3"}
     assert found("log1p(sin(x))") == {"1 + sin(x)"}
 
 
-def test_factors_by_themselves_since_a_square_has_no_change_of_sign():
+def test_factors_of_a_product_are_listed_separately():
     assert found("1 / ((x - 3) * (x - 3) * exp(x))") == {"x - 3", "exp(x)"}
     assert found("1 / abs(x - 3)") == {"x - 3"}
 
 
-def test_constants_and_bare_variables_are_none():
+def test_constants_and_variables_are_not_singular_subterms():
     assert found("x / 3 + 2 / x + exp(x)") == set()
 
 
@@ -43,7 +43,7 @@ def test_constants_and_bare_variables_are_none():
         ("sigmoid(x)", []),
     ],
 )
-def test_roots_and_poles_are_found(text, places):
+def test_critical_points_include_roots_and_poles(text, places):
     target = parse(text)
     known = sample_target(target, ["x"], torch.float32, 0, {})
     found = np.array(critical_points(target, "x", known, torch.float32))
@@ -52,7 +52,7 @@ def test_roots_and_poles_are_found(text, places):
     assert len(places) or not len(found)
 
 
-def test_samples_beside_a_place_are_at_every_distance():
+def test_samples_around_a_point_are_at_every_distance():
     near = samples_around(parse("x - 1"), ["x"], [1.0], torch.float32, 0, {"x": (0.5, 1.0)})
     assert near.points["x"].max() == 1.0
     distance = np.log2(1.0 - near.points["x"][:-1])

@@ -1,4 +1,4 @@
-"""Exhaustive measurements: their chunks, against the oracle; how they are spread, interrupted and resumed."""
+"""Exhaustive measurements: chunks against the oracle; distribution, interruption and resumption."""
 
 import functools
 import json
@@ -41,7 +41,7 @@ def task(function, domain=EVERYTHING, order=1, references=None):
     return SweepTask(functools.partial(itself, function), {}, terms, references or {}, domain)
 
 
-def test_chunks_hold_the_finite_numbers():
+def test_chunks_cover_the_finite_numbers():
     assert len(chunks_of(EVERYTHING)) == 4080
     assert chunks_of((1.0, 1.5)) == [ONE, ONE + 1, ONE + 2, ONE + 3, ONE + 4]
     assert chunks_of((-1.0, -1.0)) == [0x800 + ONE]
@@ -49,7 +49,7 @@ def test_chunks_hold_the_finite_numbers():
 
 
 @pytest.mark.parametrize("function", [torch.sigmoid, F.gelu, torch.tanh])
-def test_a_chunk_agrees_with_the_oracle(function):
+def test_chunk_agrees_with_the_oracle(function):
     domain = (1.0, 1.0 + 2**-9)
     of = task(function, domain)
     part = measure_chunk(of, ONE)
@@ -62,14 +62,14 @@ def test_a_chunk_agrees_with_the_oracle(function):
     assert part.basis.tested >= 2
 
 
-def test_what_the_bounds_leave_open_is_asked_of_the_oracle():
+def test_points_that_bounds_leave_open_go_to_the_oracle():
     part = measure_chunk(task(lambda x: x.exp() - 1 - x, (2.0**-20, 2.0**-20 + 2**-36)), 0x358)
     assert part.basis.asked == 2 * 129
     assert part.basis.undecided == 0
     assert part.summaries[0].max_ulp > 1e5
 
 
-def test_what_is_too_much_for_the_oracle_is_counted_as_undecided():
+def test_points_beyond_the_oracles_budget_are_undecided():
     part = measure_chunk(task(lambda x: x.exp() - 1 - x, (2.0**-20, 2.0**-19), order=0), 0x358)
     assert part.basis.undecided > 1e6
     assert part.summaries[0].undecided == part.basis.undecided
@@ -80,7 +80,7 @@ def test_what_is_too_much_for_the_oracle_is_counted_as_undecided():
 VALUE = Quantity(0, ())
 
 
-def test_a_better_reference_settles_it():
+def test_better_reference_decides_open_points():
     better = {VALUE: (parse("expm1(x) - x"), parse("x*x*(0.5 + x/6) + x*x*x*x/24"))}  # the second is apart, and ignored
     function = lambda x: x.exp() - 1 - x  # noqa: E731
     alone, helped = (measure_chunk(task(function, (2.0**-9, 2.0**-8), 0, r), 0x3B0) for r in (None, better))
@@ -90,14 +90,14 @@ def test_a_better_reference_settles_it():
     assert helped.summaries[0].max_ulp >= alone.summaries[0].max_ulp
 
 
-def test_a_reference_that_the_oracle_refutes_is_not_used():
+def test_refuted_reference_is_not_used():
     wrong = {VALUE: (parse("x*x*0.5001"),)}
     function = lambda x: x.exp() - 1 - x  # noqa: E731
     alone, misled = (measure_chunk(task(function, (2.0**-20, 2.0**-19), 0, r), 0x358) for r in (None, wrong))
     assert misled == alone
 
 
-def test_bounds_that_the_oracle_refutes_are_not_used(monkeypatch):
+def test_refuted_bounds_are_not_used(monkeypatch):
     of = task(torch.exp, (1.0, 1.001), 0)
     wrong = [parse("exp(x)*1.0000001")]
     monkeypatch.setattr(sweep_module, "enclose", lambda terms, points: enclose(wrong, points))
@@ -108,7 +108,7 @@ def test_bounds_that_the_oracle_refutes_are_not_used(monkeypatch):
     assert "refuted" in str(part.basis)
 
 
-def test_undefined_values_and_overflow_are_settled_by_bounds():
+def test_bounds_decide_undefined_values_and_overflow():
     part = measure_chunk(task(torch.log, (-2.0, -1.0), 0), 0x800 + ONE)
     assert (part.basis.asked, part.basis.undecided) == (0, 0)
     assert part.summaries[0].undefined == 2**20
@@ -116,7 +116,7 @@ def test_undefined_values_and_overflow_are_settled_by_bounds():
     assert (beyond.basis.asked, beyond.summaries[0].max_ulp, beyond.summaries[0].clean) == (0, 0.0, True)
 
 
-def test_parts_add_up():
+def test_chunk_results_add_up():
     whole = task(torch.sigmoid, (1.0, 1.0 + 2**-9))
     halves = [replace(whole, domain=d) for d in ((1.0, 1.0 + 2**-10), (math.nextafter(1 + 2**-10, 2), 1 + 2**-9))]
     first, second = (measure_chunk(half, ONE) for half in halves)
@@ -129,7 +129,7 @@ NARROW = (1.0, 1.0 + 2**-12)
 CHUNKS = [ONE, ONE + 1, ONE + 2]  # the last two are empty there
 
 
-def test_an_interrupted_sweep_goes_on(tmp_path, monkeypatch):
+def test_interrupted_sweep_resumes(tmp_path, monkeypatch):
     done, of, file = [], task(torch.sigmoid, NARROW), tmp_path / "done.jsonl"
 
     def interrupt(finished, total):
@@ -150,7 +150,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path, monkeypatch):
     assert len(file.read_text().splitlines()) == 4
 
 
-def test_the_file_of_another_sweep_is_refused(tmp_path):
+def test_file_of_another_sweep_raises(tmp_path):
     file = tmp_path / "done.jsonl"
     sweep(task(torch.sigmoid, NARROW), resume=file, chunks=[ONE])
     with pytest.raises(OptionError, match="another measurement"):
@@ -162,7 +162,7 @@ def test_the_file_of_another_sweep_is_refused(tmp_path):
         sweep(task(torch.tanh, NARROW), resume=tmp_path / "no" / "folder.jsonl", chunks=[ONE])
 
 
-def test_by_default_the_file_is_in_the_cache_and_goes_when_all_is_done(tmp_path, monkeypatch):
+def test_progress_file_is_in_the_cache_and_removed_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     seen = []
 
@@ -175,7 +175,7 @@ def test_by_default_the_file_is_in_the_cache_and_goes_when_all_is_done(tmp_path,
     assert not list(tmp_path.glob("pullback/sweeps/*"))
 
 
-def test_the_key_tells_code_from_code():
+def test_key_distinguishes_functions_and_domains():
     def derived(x):
         return x * torch.sigmoid(x)
 
@@ -193,7 +193,7 @@ def expected(tmp_path_factory):
     return sweep(task(torch.sigmoid, NARROW), resume=tmp_path_factory.mktemp("sweep") / "here.jsonl", chunks=CHUNKS)
 
 
-def test_a_process_pool(tmp_path, expected):
+def test_sweep_in_a_process_pool(tmp_path, expected):
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
         spread = sweep(task(torch.sigmoid, NARROW), executor=executor, resume=tmp_path / "f", chunks=CHUNKS)
         assert spread == expected
@@ -203,7 +203,7 @@ def test_a_process_pool(tmp_path, expected):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of Dask's own
-def test_two_dask_workers(tmp_path, expected):
+def test_sweep_on_two_dask_workers(tmp_path, expected):
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
@@ -217,13 +217,13 @@ def test_two_dask_workers(tmp_path, expected):
         assert sweep(by_value, executor=executor, resume=tmp_path / "g", chunks=CHUNKS) == expected
 
 
-def test_a_part_survives_pickle_and_json():
+def test_chunk_result_round_trips_through_pickle():
     part = measure_chunk(task(torch.sigmoid, NARROW), ONE)
     assert pickle.loads(pickle.dumps(part)) == part
 
 
 @pytest.mark.slow
-def test_a_killed_command_is_resumed(tmp_path):
+def test_killed_command_resumes(tmp_path):
     file = tmp_path / "done.jsonl"
     (tmp_path / "ops.py").write_text("import torch\n\ndef swish(x):\n    return x * torch.sigmoid(x)\n")
     command = [sys.executable, "-m", "pullback", "accuracy", "ops.py:swish", "--dtype", "float32", "--exhaustive"]
@@ -246,7 +246,7 @@ def test_a_killed_command_is_resumed(tmp_path):
     assert all("measuring" in line for line in again.stderr.splitlines())  # progress, on a busy machine
 
 
-def test_accuracy_is_exhaustive_where_asked(tmp_path):
+def test_accuracy_with_exhaustive_measures_every_float32(tmp_path):
     measured = accuracy(
         torch.sigmoid,
         dtype=[torch.float32, torch.bfloat16],
@@ -259,14 +259,14 @@ def test_accuracy_is_exhaustive_where_asked(tmp_path):
     assert "the oracle confirmed the bounds" in repr(measured)
 
 
-def test_a_basis_in_words():
+def test_basis_in_words():
     assert str(Basis(10, 2, 0, 4, 0)) == (
         "bounds in float64 (10) and the oracle (2); the oracle confirmed the bounds at 4 of 4 points"
     )
     assert ChunkResult(()) + ChunkResult(()) == ChunkResult(())
 
 
-def test_the_forms_of_the_rules_are_references(tmp_path):
+def test_forms_of_the_quick_rules_serve_as_references(tmp_path):
     measured = accuracy(
         lambda x: 1 - torch.tanh(x) ** 2,
         dtype=torch.float32,

@@ -1,4 +1,4 @@
-"""Derivatives beyond the stable forms: of the forms, in every order that native forms carry."""
+"""Derivatives beyond the stable forms, by differentiating the forms, in every order that the jet carries."""
 
 import math
 
@@ -65,7 +65,7 @@ OF_ONE, OF_TWO = ((0, 0, 0), (0, 0, 0, 0)), ((0, 1, 1), (0, 0, 0, 1))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.few(2)
-def test_third_and_fourth_derivatives(name, dtype):
+def test_third_and_fourth_derivatives_match_mpmath(name, dtype):
     function, reference = FORMULAS[name]
     op, count = pullback.function(function), function.__code__.co_argcount
     points = [torch.tensor(xs, dtype=dtype) for xs in zip(*POINTS, strict=True)][:count]
@@ -90,8 +90,8 @@ AT_TIES_AND_KINKS = {
 
 @pytest.mark.parametrize("name", AT_TIES_AND_KINKS)
 @pytest.mark.few(2)
-def test_higher_derivatives_where_two_pieces_meet(name):
-    """Where logaddexp is written as max(a, b) + log1p(exp(-|a - b|)) two kinks cancel, in the first order alone."""
+def test_higher_derivatives_at_ties_and_kinks(name):
+    """In logaddexp = max(a, b) + log1p(exp(−|a − b|)) two kinks cancel, but only in the first order as written."""
     formula, at, right = AT_TIES_AND_KINKS[name]
     x = torch.tensor([at])
     for n, expected in enumerate(right, 1):
@@ -100,8 +100,8 @@ def test_higher_derivatives_where_two_pieces_meet(name):
             torch.testing.assert_close(found, torch.tensor([expected]), msg=f"{way}, order {n}: {found}")
 
 
-def test_a_form_without_a_derivative_has_that_of_the_formula():
-    """The derivative of a polynomial is not in the table."""
+def test_form_without_derivative_uses_that_of_the_formula():
+    """Polynomials have no derivative in the registry."""
     forms = {
         (): "otherwise: expm1(x)",
         ("x",): "otherwise: exp(x)",
@@ -114,7 +114,7 @@ def test_a_form_without_a_derivative_has_that_of_the_formula():
             torch.testing.assert_close(run(op, (0,) * n, [x]), x.exp(), rtol=1e-6, atol=0, msg=way)
 
 
-def test_where_no_derivative_can_be_made_the_formula_stands_as_written(monkeypatch):
+def test_formula_runs_as_written_where_no_derivative_is_available(monkeypatch):
     monkeypatch.setattr("pullback.stable.tower._MOST_TERMS", 1)
     function, _ = FORMULAS["log(1 + eˣ)"]
     x = torch.tensor([-1.0, 0.5])
@@ -144,7 +144,7 @@ OPS = {
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_four_derivatives(name):
+def test_four_derivatives_match_mpmath(name):
     make, reference = OPS[name]
     found = derivatives(make(), torch.tensor(X, requires_grad=True), 4)
     with mpmath.workdps(60):
@@ -164,14 +164,14 @@ def test_mixed_third_derivatives_of_broadcast_inputs():
         torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-5)
 
 
-def test_a_batch_of_cotangents_of_a_second_derivative():
+def test_batched_cotangents_of_a_second_derivative():
     x = torch.tensor(X[1:3], requires_grad=True)
     (g,) = torch.autograd.grad(log_sigmoid()(x).sum(), x, create_graph=True)
     (batched,) = torch.autograd.grad(g, x, torch.eye(2), is_grads_batched=True)
     torch.testing.assert_close(batched, torch.diag(-torch.sigmoid(x) * torch.sigmoid(-x)).detach())
 
 
-def test_beyond_the_forms_a_formula_that_is_a_polynomial_has_derivative_zero():
+def test_polynomial_has_zero_derivatives_beyond_its_degree():
     turns = DerivativeTower({(): lambda x: x * x, (0,): lambda x: 2 * x}.get, lambda x: x * x)
     found = derivatives(turns, torch.tensor([1.0, 3.0], requires_grad=True), 2)
     assert [t.tolist() for t in found] == [[2.0, 6.0], [2.0, 2.0]]
@@ -185,7 +185,7 @@ def scaled(x):
     return torch.log(1 + torch.exp(x * SCALE))
 
 
-def test_a_formula_that_has_changed_is_not_differentiated_further(monkeypatch):
+def test_capture_changed_before_the_fifth_derivative_raises(monkeypatch):
     x = torch.tensor(X[1:3], requires_grad=True)
     op = pullback.function(scaled)
     out = op(x)

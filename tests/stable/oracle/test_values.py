@@ -1,4 +1,4 @@
-"""Exact values: against mpmath at many digits, at holes, beyond domains, at huge arguments."""
+"""Exact values against mpmath: at removable singularities, outside domains, at huge arguments."""
 
 import itertools
 import math
@@ -56,7 +56,7 @@ def assert_equals_reference(root, points):
 
 
 @pytest.mark.parametrize("op", sorted(OPS.keys() - {"where", "logical_and", "logical_or", "logical_not"}))
-def test_op_equals_mpmath(op, digits):
+def test_op_matches_mpmath(op, digits):
     names = "ab"[: reference.FUNCTIONS[op].__code__.co_argcount if op in CONDITIONS else len(OPS[op].partials or "a")]
     grid = list(itertools.product(POINTS, repeat=len(names)))
     holes = {("pow", (0.0, 0.0)), ("atan2", (0.0, 0.0))}
@@ -74,7 +74,7 @@ def test_op_equals_mpmath(op, digits):
         "where(logical_not(a == b), log(abs(a - b) + 1), PI)",
     ],
 )
-def test_choices_equal_mpmath(text, digits):
+def test_choices_match_mpmath(text, digits):
     a, b = zip(*itertools.product([p for p in POINTS if p], repeat=2), strict=True)
     assert_equals_reference(parse(text), {"a": a, "b": b})
 
@@ -87,13 +87,13 @@ def sample(count=50):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_formula_equals_mpmath(name, digits):
+def test_formula_matches_mpmath(name, digits):
     assert_equals_reference(parse(FORMULAS[name]), {"x": sample()})
 
 
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.few(15)
-def test_derivative_equals_mpmath(name, digits):
+def test_derivative_matches_mpmath(name, digits):
     root = parse(FORMULAS[name])
     slope = derivative(root, "x")
     x = sample()
@@ -104,14 +104,14 @@ def test_derivative_equals_mpmath(name, digits):
             assert reference.agrees(high, low, expected), (at, high, expected)
 
 
-def test_third_derivative_equals_mpmath(digits):
+def test_third_derivative_matches_mpmath(digits):
     found = truth("x*tanh(log(1+exp(x)))", 3, x=[-30.0, -1.1, 0.7, 25.0])
     for high, at in zip(found.high, (-30.0, -1.1, 0.7, 25.0), strict=True):
         expected = mp.diff(lambda t: t * mp.tanh(mp.log1p(mp.exp(t))), at, 3)
         assert math.isclose(high, expected, rel_tol=1e-15)
 
 
-def test_several_roots_share_their_points():
+def test_several_terms_share_their_points():
     root = parse("log(1-exp(-x))")
     x = np.array([1e-30, 1.0, 700.0, -1.0])
     together = exact([root, derivative(root, "x")], {"x": x})
@@ -120,20 +120,20 @@ def test_several_roots_share_their_points():
 
 
 @given(strategies.floats(-1e15, 1e15), strategies.integers(-50, 50))
-def test_difference_is_exact(a, steps):
+def test_difference_is_exact_in_two_parts(a, steps):
     b = a + steps * math.ulp(a)
     found = truth("a - b", a=a, b=b)
     assert Fraction(found.high.item()) + Fraction(found.low.item()) == Fraction(a) - Fraction(b)
 
 
 @given(strategies.floats(-1e100, 1e100), strategies.floats(-1e100, 1e100))
-def test_sum_is_high_and_low(a, b):
+def test_sum_is_rounded_high_plus_low(a, b):
     found = truth("a + b", a=a, b=b)
     assert found.high == a + b
     assert abs(found.low) <= math.ulp(a + b) / 2
 
 
-# Where a formula has a hole
+# Removable singularities
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_sum_is_high_and_low(a, b):
         ("1/(1/x)", 0, (0, 1)),
     ],
 )
-def test_hole_has_its_limit(text, at, limits):
+def test_removable_singularity_has_its_limit(text, at, limits):
     for order, expected in enumerate(limits):
         assert value(text, order, x=at) == expected or math.isnan(expected), (text, order)
 
@@ -162,15 +162,15 @@ def test_hole_has_its_limit(text, at, limits):
     "text",
     ["1/x", "1/x**2", "log(abs(x))", "1/log(abs(x))", "1/log(x)", "sin(1/x)", "abs(x)/x", "tanh(1/x)", "lgamma(x)"],
 )
-def test_without_limit_undefined(text):
+def test_value_without_limit_is_undefined(text):
     assert math.isnan(value(text, x=0.0))
 
 
-def test_pole_under_a_large_summand():
+def test_pole_under_a_large_summand_is_undefined():
     assert math.isnan(value("1e38 - log(abs(x))", x=0.0))
 
 
-def test_outside_domain_undefined():
+def test_value_outside_the_domain_is_undefined():
     assert all(map(math.isnan, truth("sqrt(x)*log(x)", x=[-1.0, -1e-300, -1e300]).high))
     assert math.isnan(value("acosh(x) + asin(x)", x=0.5))
 
@@ -189,26 +189,26 @@ def test_outside_domain_undefined():
         ("pow(x, y)*log(x)", 0.0, 2.0, 0.0),
     ],
 )
-def test_holes_of_two_variables(text, x, y, expected):
+def test_singularities_of_two_variables(text, x, y, expected):
     found = value(text, x=x, y=y)
     assert found == expected or (math.isnan(found) and math.isnan(expected))
 
 
-# Where precision is the question
+# Insufficient precision
 
 
-def test_nan_for_lack_of_precision_is_no_domain_error(digits):
+def test_insufficient_precision_is_no_domain_error(digits):
     assert_equals_reference(parse("sqrt(1-tanh(x)*tanh(x))"), {"x": [50.0, 100.0, 130.0]})
 
 
 @pytest.mark.parametrize("text", ["sgn(log(x)-log(x))", "log(sin(x)*sin(x)+cos(x)*cos(x)-1)", "sin(exp(exp(10*x)))"])
-def test_what_no_precision_settles_is_undecided(text):
+def test_value_that_no_precision_decides_is_undecided(text):
     found = truth(text, x=[3.0])
     assert found.undecided.all()
     assert np.isnan(found.high).all()
 
 
-def test_values_too_large_and_too_small():
+def test_overflow_and_underflow():
     found = truth("exp(x)", x=[710.0, -710.0, 1e300, -1e300])
     assert found.high.tolist() == [math.inf, math.exp(-710.0), math.inf, 0.0]
     assert found.low.tolist() == [0.0] * 4
@@ -241,14 +241,14 @@ def test_conditions_are_one_and_zero():
     assert value("log(x) == 0", x=1.0) == 1.0
 
 
-def test_no_points():
+def test_exact_of_no_points():
     assert truth("log(x)", x=[]).high.shape == (0,)
 
 
-# What holds the arithmetic
+# The state of the arithmetic
 
 
-def test_precision_is_put_back():
+def test_precision_is_restored():
     before = flint.ctx.prec
     truth("log(sgn(x - 1) - 2)", x=[1e-30, 2.0])
     root_between(parse("x*x - 2"), "x", 1.0, 2.0)
@@ -258,7 +258,7 @@ def test_precision_is_put_back():
     assert flint.ctx.prec == before
 
 
-def test_threads_wait_for_each_other():
+def test_threads_are_serialised():
     x = np.linspace(-700.0, 700.0, 300)
     root = parse("log(1 - exp(-x*x)) - tanh(x)")
     (alone,) = exact([root], {"x": x})
@@ -267,13 +267,13 @@ def test_threads_wait_for_each_other():
             assert np.array_equal(found.high, alone.high, equal_nan=True)
 
 
-def test_without_flint_says_what_to_install(monkeypatch):
+def test_missing_flint_raises_and_says_what_to_install(monkeypatch):
     monkeypatch.setattr(precision, "flint", None)
     with pytest.raises(RunnerError, match=r"pip install 'pullback\[numerics\]'"):
         truth("x", x=1.0)
 
 
-def test_unknown_op_is_named():
+def test_unknown_op_raises_by_name():
     with pytest.raises(FormulaError, match="besselj"):
         truth("besselj(x)", x=1.0)
 
@@ -286,7 +286,7 @@ def test_straight_line_evaluates_balls():
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_constant_is_rounded(name, digits):
+def test_constant_is_correctly_rounded(name, digits):
     assert VALUES[name] == float(reference.NUMBERS[name]())
     with working_precision() as set_precision:
         set_precision(96)
@@ -310,7 +310,7 @@ def test_constant_is_rounded(name, digits):
         ("x - 1e300", 1.0, 1.7e308, lambda: mp.mpf("1e300")),
     ],
 )
-def test_root(text, a, b, root, digits):
+def test_root_between_is_accurate(text, a, b, root, digits):
     high, low = root_between(parse(text), "x", a, b)
     assert abs(mp.mpf(high) + mp.mpf(low) - root()) <= abs(root()) * mp.mpf(2) ** -76
     assert abs(high) > 3e38 or high == np.float32(high)
@@ -324,6 +324,6 @@ def test_root(text, a, b, root, digits):
         ("x", 1.0, 2.0, "same sign"),
     ],
 )
-def test_no_root(text, a, b, why):
+def test_interval_without_root_raises(text, a, b, why):
     with pytest.raises(ValueError, match=why):
         root_between(parse(text), "x", a, b)

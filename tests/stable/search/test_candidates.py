@@ -1,4 +1,4 @@
-"""Implementations that a search chooses among."""
+"""Candidate implementations of a search."""
 
 import numpy as np
 import torch
@@ -19,17 +19,17 @@ def test_clamped_exponentials_do_not_overflow():
     assert "709" in str(clamped(Implementation(term, True), torch.float32).term)
 
 
-def test_without_exponentials_nothing_is_clamped():
+def test_term_without_exponentials_is_not_clamped():
     assert clamped(Implementation(parse("x*x + 1"), False), torch.float32).term is parse("x*x + 1")
 
 
-def test_shared_parts_and_float64_have_their_cost():
+def test_cost_counts_shared_subterms_once_and_float64():
     once, twice = (Implementation(parse(t), False).cost for t in ("exp(x)*exp(x)", "exp(x)*exp(y)"))
     assert once < twice
     assert Implementation(parse("x"), True).cost > Implementation(parse("x"), False).cost
 
 
-def test_there_is_a_polynomial_about_a_hole():
+def test_polynomial_is_fitted_about_a_removable_singularity():
     target = parse("(sqrt(x) - SQRT3) / (x - 3)")
     known = samples_at(target, {"x": np.array([2.0, 2.5, 3.0, 3.5])})
     found = [c.term.value for c in fitted_polynomials(target, "x", known, [True], torch.float32)]

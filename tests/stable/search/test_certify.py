@@ -1,4 +1,4 @@
-"""Forms are judged at each point, at holes of the formula and at infinite inputs."""
+"""Forms are judged at every point, at singularities of the formula and at infinite inputs."""
 
 import math
 
@@ -58,7 +58,7 @@ INFINITIES = {
 
 
 @pytest.mark.parametrize("name", INFINITIES)
-def test_a_form_keeps_what_the_formula_gives_at_infinite_inputs(name):
+def test_form_keeps_the_formulas_value_at_infinite_inputs(name):
     function, program, by = INFINITIES[name]
     names = meaning_of(function, torch.float32).variables
     points = [x.flatten() for x in torch.meshgrid(*[torch.cat([INFINITE, torch.ones(1)])] * len(names), indexing="ij")]
@@ -75,7 +75,7 @@ def test_a_form_keeps_what_the_formula_gives_at_infinite_inputs(name):
     torch.testing.assert_close(judgement.form.program.run(at)[kept], written.detach()[kept])
 
 
-def test_nan_is_still_nan_in_a_form_that_has_a_piece_for_infinities():
+def test_form_with_a_piece_for_infinities_keeps_nan():
     function, program, by = INFINITIES["x²/(√(x² + 4) + 2)"]
     assert judge_program(function, program, by).form.program.run({"x": torch.tensor([math.nan])}).isnan().all()
 
@@ -84,7 +84,7 @@ def root_quotient(x):
     return (torch.sqrt(x) - math.sqrt(3)) / (x - 3)
 
 
-def test_a_form_that_is_wrong_at_a_hole_alone_is_not_taken():
+def test_form_wrong_only_at_a_singularity_is_rejected():
     wrong = (
         "x <= 2.9999998: 1 / (sqrt(x) + SQRT3)  [float64]\nx <= 3.0: 9e14\notherwise: 1 / (sqrt(x) + SQRT3)  [float64]"
     )
@@ -93,8 +93,8 @@ def test_a_form_that_is_wrong_at_a_hole_alone_is_not_taken():
     assert judge_program(root_quotient, right).better
 
 
-def test_worse_is_asked_at_each_point():
-    """The form is off by 9 ulp on one stretch; elsewhere the formula as written has errors a million times larger."""
+def test_form_worse_on_one_interval_is_rejected():
+    """The form is off by 9 ulp on one interval; elsewhere the formula has errors a million times larger."""
     function = lambda x: torch.exp(x) - 1  # noqa: E731
     worse = "x <= 2.0: expm1(x)\nx <= 2.1: expm1(x) * 1.000001\notherwise: expm1(x)"
     judgement = judge_program(function, worse, wide="never")
@@ -122,8 +122,8 @@ QUOTIENTS = {
 
 
 @pytest.mark.parametrize("name", QUOTIENTS)
-def test_a_hole_stays_where_it_is_with_constants_that_were_computed(name):
-    """Rounded to float64 they would make it a pole beside that point."""
+def test_computed_constants_do_not_move_a_removable_singularity(name):
+    """Rounded to float64, they would turn it into a pole beside that point."""
     function, hole, reference = QUOTIENTS[name]
     target = meaning_of(function, torch.float32).term
     beside = float(np.nextafter(np.float32(hole), np.float32(0)))
@@ -140,7 +140,7 @@ def test_a_hole_stays_where_it_is_with_constants_that_were_computed(name):
         target = exact_derivative(target, "x")
 
 
-def test_a_hole_that_another_rounded_number_moves_has_no_certificate():
+def test_unknown_rounded_constant_at_a_singularity_raises():
     function = lambda x: (torch.tanh(x) - math.tanh(0.5)) / (x - 0.5)  # noqa: E731
     with pytest.raises(FormulaError, match=r"0\.462117157260009\d+ is rounded, and near x = 0\.5"):
         judge_program(function, "otherwise: x", ("x",))
@@ -151,7 +151,7 @@ def log_of_sigmoid(x):
 
 
 @pytest.mark.slow
-def test_a_form_is_judged_in_the_kernels_that_run_it():
+def test_form_is_judged_in_compiled_kernels():
     lowered = []
 
     def lowering(form):
@@ -164,20 +164,20 @@ def test_a_form_is_judged_in_the_kernels_that_run_it():
 
 
 @pytest.mark.slow
-def test_a_form_that_is_bad_in_its_kernels_is_refused():
+def test_form_inaccurate_in_its_kernels_is_rejected():
     with pytest.raises(FormulaError, match=r"no form of|as accurate as"):
         certify(log_of_sigmoid, lowering=lambda form: lambda x: torch.full_like(form(x), torch.nan))
 
 
 @pytest.mark.slow
-def test_an_op_is_judged_in_its_own(native):
+def test_op_is_judged_in_the_kernels_of_its_backend(native):
     (found,) = pullback.function(log_of_sigmoid).stabilise()
     assert "also in compiled kernels" in found.made
     (eager,) = pullback.function(backend="eager")(log_of_sigmoid).stabilise()
     assert "compiled" not in eager.made
 
 
-def test_without_balls_the_error_says_what_to_install(monkeypatch):
+def test_missing_flint_raises_and_says_what_to_install(monkeypatch):
     monkeypatch.setattr(precision, "flint", None)
     with pytest.raises(RunnerError, match="pip install"):
         pullback.function(lambda x: x.sigmoid().log()).stabilise()

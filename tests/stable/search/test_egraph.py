@@ -1,4 +1,4 @@
-"""The e-graph: what is merged, and above all what is not."""
+"""The e-graph: merged classes, and terms that must not be merged."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def same(made, a, b):
     return made.find(made.add_term(parse(a))) == made.find(made.add_term(parse(b)))
 
 
-def test_what_is_made_of_equals_is_equal():
+def test_congruent_terms_are_merged():
     made, a, b = graph("exp(relu(x)) + y", "exp(maximum(x, 0)) + y")
     assert made.find(a) != made.find(b)
     assert made.union(made.add_term(parse("relu(x)")), made.add_term(parse("maximum(x, 0)")))
@@ -44,7 +44,7 @@ def test_unequal_terms_are_not_merged(left, right):
     assert made.find(a) != made.find(b)
 
 
-def test_a_wrong_rule_does_no_harm():
+def test_wrong_rule_is_refused():
     made, root = graph("sqrt(x*x) + abs(x)")
     made.saturate([rule("sqrt(a*a)", "a"), rule("sqrt(a*a)", "abs(a)")], 3, 500)
     assert "sqrt(a*a) => a" in made.refused
@@ -53,14 +53,14 @@ def test_a_wrong_rule_does_no_harm():
     assert made.find(root) == made.find(made.add_term(parse("abs(x) + abs(x)")))
 
 
-def test_division_by_0_does_not_make_everything_equal():
+def test_division_by_0_does_not_merge_everything():
     made, *_ = graph("(x - x)/(x - x) + y*(x - x)/(x*0)", "(x*(y - y))/(y - y)", "1/(x - x)")
     made.saturate(search_rules(), 5, 3000)
     numbers = [made.find(made.add_term(parse(t))) for t in ("0", "1", "x", "y", "x*y")]
     assert len(set(numbers)) == 5
 
 
-def test_constants_fold():
+def test_constants_are_folded():
     made, root = graph("(2*3 + 1)/(5 - 3)")
     assert root == made.find(made.add_term(parse("7/2")))
     made.rebuild()
@@ -79,7 +79,7 @@ def test_constants_fold():
         ("sgn(x)", "x/abs(x)"),
     ],
 )
-def test_analytic_terms_that_agree_are_merged_without_a_rule(left, right):
+def test_analytic_terms_that_agree_at_witnesses_are_merged(left, right):
     made, a, b = graph(left, right)
     assert made.find(a) == made.find(b)
 
@@ -93,25 +93,25 @@ def test_analytic_terms_that_agree_are_merged_without_a_rule(left, right):
         ("exp(abs(x + 70))", "exp(x + 70)"),
     ],
 )
-def test_kinks_that_no_witness_sees_are_not_lost(left, right):
+def test_terms_with_kinks_beyond_the_witnesses_are_not_merged(left, right):
     made, a, b = graph(left, right)
     assert made.find(a) != made.find(b)
 
 
-def test_sums_and_products_match_both_ways():
+def test_commutative_patterns_match_both_orders():
     made, root = graph("x + relu(x)*y")
     made.saturate([rule("a*relu(b) + c", "a*maximum(b, 0) + c")], 1, 100)
     assert made.find(root) == made.find(made.add_term(parse("y*maximum(x, 0) + x")))
 
 
-def test_a_variable_of_a_pattern_means_one_class():
+def test_pattern_variable_matches_one_class():
     made, other, equal = graph("relu(x) - relu(y)", "relu(x) - relu(x)")
     made.saturate([rule("relu(a) - relu(a)", "0")], 1, 100)
     zero = made.find(made.add_term(parse("0")))
     assert made.find(equal) == zero != made.find(other)
 
 
-def test_growth_ends_at_its_limit():
+def test_saturation_stops_at_the_node_limit():
     made, *_ = graph("(exp(x) - exp(-x))/(exp(x) + exp(-x)) + sqrt(x*x + 1)")
     made.saturate(search_rules(), 50, 400)
     assert made.size < 1000
@@ -126,7 +126,7 @@ def graph_with_truths(*terms):
 
 
 @pytest.mark.parametrize("text", ["log(1+exp(x))", "sqrt(x+1)-sqrt(x)", "(exp(x)-1)/x", "x*log(abs(x)) - floor(x)"])
-def test_values_are_the_oracles(text):
+def test_class_truths_match_the_oracle(text):
     made, *_ = graph_with_truths(text)
     truths = ClassTruths(made, {"x": X, "y": X})
     for term in topological([parse(text)]):
@@ -137,7 +137,7 @@ def test_values_are_the_oracles(text):
         assert known.sum() >= np.isfinite(wanted).sum() - 1
 
 
-def test_of_the_forms_of_a_class_the_tightest_counts():
+def test_class_truth_uses_the_tightest_form():
     x = np.array([1e-40, 1.0])
     made, root = graph_with_truths("1-cos(x)")
     assert np.isnan(ClassTruths(made, {"x": x}).exact[made.find(root)]).tolist() == [True, False]
@@ -146,21 +146,21 @@ def test_of_the_forms_of_a_class_the_tightest_counts():
     np.testing.assert_allclose(ClassTruths(made, {"x": x}).exact[made.find(root)], [5e-81, 1 - np.cos(1.0)], rtol=1e-15)
 
 
-def test_without_a_variable_it_is_a_constant():
+def test_class_without_variables_is_a_constant():
     made, *_ = graph_with_truths("x*exp(2) + y*LN2")
     constants = ClassTruths(made, {"x": X, "y": X}).constants
     assert constants[made.add_term(parse("exp(2)"))] == np.exp(2.0)
     assert made.add_term(parse("x")) not in constants
 
 
-def test_undefined_is_nan_and_out_of_range_infinite():
+def test_undefined_truth_is_nan_and_overflow_infinite():
     made, root, big = graph_with_truths("log(x)", "exp(x)")
     truths = ClassTruths(made, {"x": X, "y": X})
     assert np.isnan(truths.exact[root]).tolist() == (X <= 0).tolist()
     assert truths.exact[big][-1] == np.inf
 
 
-def test_some_classes_alone():
+def test_truths_of_selected_classes():
     made, root, other = graph_with_truths("exp(x)", "sin(x)")
     some = ClassTruths(made, {"x": X, "y": X}, [made.add_term(parse("x")), root]).exact
     assert root in some

@@ -1,4 +1,4 @@
-"""Numeric extraction: what is kept is what PyTorch computes, and its errors are those measured."""
+"""Numeric extraction: kept terms, their values in PyTorch and their measured errors."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def softplus():
     return x, *extracted("log(1+exp(x))", x)
 
 
-def test_kept_values_are_what_the_terms_compute(softplus):
+def test_kept_values_match_the_terms(softplus):
     x, _, _, extraction = softplus
     inputs = {"x": torch.from_numpy(x).float()}
     for kept in extraction.kept.values():
@@ -43,7 +43,7 @@ def test_kept_terms_are_in_their_class(softplus):
         assert graph.find(graph.add_term(term)) == graph.find(root)
 
 
-def test_kept_errors_are_the_measured_ones(softplus):
+def test_kept_errors_match_the_measured_ones(softplus):
     x, _, root, extraction = softplus
     kept = extraction.of(root)
     truth = exact([parse("log(1+exp(x))")], {"x": x})[0]
@@ -56,14 +56,14 @@ def test_kept_errors_are_the_measured_ones(softplus):
         assert (regions[~clean] > 20).all()
 
 
-def test_what_is_kept_is_good_everywhere(softplus):
+def test_kept_terms_are_accurate_in_every_region(softplus):
     _, _, root, extraction = softplus
     kept = extraction.of(root)
     assert kept.errors.min(0).max() < np.log2(1 + 2)
     assert "softplus(x)" in map(str, kept.terms)
 
 
-def test_measure_agrees_with_the_errors_of_the_docs():
+def test_ulp_measure_agrees_with_errors():
     x = np.concatenate([np.linspace(-90, 90, 1001), [0.0, 1e-30, -1e-30]]).astype(np.float32).astype(float)
     for text in ("exp(x)", "exp(x) - 1", "x*x*x", "x*exp(-x*x)"):
         truth = exact([parse(text)], {"x": x})[0]
@@ -81,7 +81,7 @@ def test_infinity_beyond_the_range_is_right():
     assert measure.ulp(torch.tensor([inf, inf, 1.0, inf])).tolist() == [0.0, 1e9, 1e9, 0.0]
 
 
-def test_classes_that_no_wanted_term_has_are_left_out():
+def test_unreachable_classes_are_not_affordable():
     graph = EGraph({"x": WITNESSES})
     root, other = graph.add_term(parse("exp(x) + 1")), graph.add_term(parse("sin(x)*cos(x)"))
     found = affordable_classes(graph, [root], 100.0)
@@ -91,7 +91,7 @@ def test_classes_that_no_wanted_term_has_are_left_out():
     assert graph.find(root) in affordable_classes(graph, [root], 3.0)  # the cheapest of all is never too expensive
 
 
-def test_a_class_may_cost_what_the_rest_of_the_term_leaves():
+def test_budget_of_a_class_is_what_the_rest_leaves():
     graph = EGraph({"x": WITNESSES})
     root = graph.add_term(parse("exp(x) + 1"))
     found = affordable_classes(graph, [root], 100.0)
@@ -99,6 +99,6 @@ def test_a_class_may_cost_what_the_rest_of_the_term_leaves():
     assert found[graph.add_term(parse("exp(x)"))] == pytest.approx(100 - (1 + 0.05))
 
 
-def test_a_term_without_variables():
+def test_extraction_of_a_constant_term():
     _, root, extraction = extracted("log(3)*2 - log(9) + 0*x", np.linspace(1, 2, REGION))
     assert extraction.of(root) is None or str(extraction.of(root).terms[0]) == "0"

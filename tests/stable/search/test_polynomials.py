@@ -30,7 +30,7 @@ def relative(term, target, x):
         ("exp(x) - 1 - x - x*x/2", 3, False),
     ],
 )
-def test_a_fit_at_0(target, power, even, dtype):
+def test_fit_at_0_is_accurate(target, power, even, dtype):
     found = list(fits(parse(target), "x", (0.0, 0.0), [0.1, 0.5], dtype))
     assert len(found) == 2
     for term, radius in zip(found, (0.1, 0.5), strict=True):
@@ -39,7 +39,7 @@ def test_a_fit_at_0(target, power, even, dtype):
         assert relative(term, target, x).max() < 2 * TOLERANCE[dtype]
 
 
-def test_a_fit_is_shorter_nearer_to_its_centre():
+def test_fit_is_shorter_for_a_smaller_radius():
     near, far = fits(parse("x - sin(x)"), "x", (0.0, 0.0), [0.01, 1.0], torch.float64)
     assert len(near.value.coefficients) < len(far.value.coefficients)
 
@@ -47,7 +47,7 @@ def test_a_fit_is_shorter_nearer_to_its_centre():
 @pytest.mark.parametrize(
     ("target", "between"), [("x*x - 2", (1.0, 2.0)), ("cos(x)", (1.0, 2.0)), ("log(x)", (0.5, 1.7))]
 )
-def test_a_fit_at_a_root_is_good_in_float32_next_to_it(target, between):
+def test_fit_at_a_root_is_accurate_in_float32(target, between):
     centre = root_between(parse(target), "x", *between)
     (term,) = fits(parse(target), "x", centre, [0.1], torch.float32)
     assert term.value.power == 1
@@ -60,9 +60,9 @@ def test_a_fit_at_a_root_is_good_in_float32_next_to_it(target, between):
 
 
 @pytest.mark.parametrize("target", ["abs(x)", "sqrt(x)", "where(x > 0, x, 2*x)", "floor(x) + 1", "0*x"])
-def test_what_is_no_series_of_powers_has_no_fit(target):
+def test_function_without_power_series_has_no_fit(target):
     assert list(fits(parse(target), "x", (0.0, 0.0), [0.25], torch.float32)) == []
 
 
-def test_what_needs_too_high_a_degree_has_no_fit():
+def test_function_of_too_high_degree_has_no_fit():
     assert list(fits(parse("sin(100*x)/x"), "x", (0.0, 0.0), [3.0], torch.float64)) == []

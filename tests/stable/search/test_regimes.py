@@ -1,4 +1,4 @@
-"""Regimes: the cheapest path and the thresholds."""
+"""Regimes: the cheapest partition and its thresholds."""
 
 from itertools import pairwise, product
 
@@ -23,7 +23,7 @@ from pullback.stable.search.regimes import (
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("change", [0.1, 0.7, 3.0])
-def test_the_cheapest_path_is_the_cheapest_of_all(seed, change):
+def test_cheapest_matches_brute_force(seed, change):
     prices = np.random.default_rng(seed).exponential(size=(3, 6))
     every = product(range(3), repeat=6)
     costs = [sum(prices[c, j] for j, c in enumerate(p)) + change * sum(a != b for a, b in pairwise(p)) for p in every]
@@ -36,7 +36,7 @@ def test_the_cheapest_path_is_the_cheapest_of_all(seed, change):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_groups_are_not_split(seed):
+def test_grouped_regimes_do_not_split_groups(seed):
     random = np.random.default_rng(seed)
     starts = np.unique(np.append(0, random.integers(0, 2000, 700)))
     prices = random.exponential(size=(4, 2000))
@@ -55,25 +55,25 @@ def test_groups_are_not_split(seed):
     assert total <= least + 0.02 * abs(least)
 
 
-def test_one_run_where_one_is_best():
+def test_one_regime_where_one_choice_is_best():
     assert cheapest(np.array([[0.0] * 5, [1.0] * 5]))[0] == [Regime(0, 0, 5)]
     assert cheapest(np.array([[3.0]]))[0] == [Regime(0, 0, 1)]
 
 
-def test_a_noisy_choice_is_kept_to_few_runs():
+def test_noisy_prices_give_few_regimes():
     prices = np.random.default_rng(0).choice([0.0, 1000.0], (2, 400))
     assert len(cheapest(prices)[0]) > 50
     assert len(few_regimes(prices)[0]) <= 12
 
 
-def test_good_enough_is_not_told_apart_and_shorter_code_wins():
+def test_shorter_code_wins_among_sufficient_errors():
     errors = np.array([[0.5] * 4, [1.5] * 4])
     prices = price(errors, np.array([40.0, 5.0]), Goal(1.8, 3.5))
     assert (prices[1] < prices[0]).all()
     assert price(errors, np.array([40.0, 5.0]), Goal(0.6, 1.0)).argmin(0).tolist() == [0] * 4
 
 
-def test_neighbours_count_up_to_a_limit():
+def test_worst_nearby_caps_the_errors_of_neighbours():
     errors = np.array([[0.0] * 9 + [3.0], [0.0] * 9 + [1e9]])
     assert worst_nearby(errors, 2).tolist() == [[0.0] * 7 + [3.0] * 3, [0.0] * 7 + [10.0, 10.0, 1e9]]
 
@@ -84,24 +84,24 @@ def _step(at):
 
 
 @pytest.mark.parametrize("at", [1.0, 1.5, 1.2345678, 1.9999999, -3e-39, 0.0, 1e-30])
-def test_a_threshold_is_found_to_the_last_bit(at):
+def test_threshold_is_found_to_the_last_bit(at):
     at = float(np.float32(at))
     assert threshold(-2.0, 2.0, _step(at)) == at
 
 
-def test_where_both_are_good_a_threshold_is_round():
+def test_threshold_is_round_where_both_are_good():
     assert threshold(0.9, 1.2, lambda x: (0 * x, 0 * x)) == 1.0
     assert threshold(1.0, 16.0, lambda x: (np.where(x < 9.7, 1, 99), np.where(x > 8.9, 1, 99))) == 9.0
 
 
-def test_a_threshold_between_close_numbers():
+def test_threshold_between_adjacent_numbers():
     low, high = 1.0, 1.0 + 2.0**-22
     assert threshold(low, high, lambda x: (0 * x, 0 * x)) == low
     assert threshold(low, high, lambda x: (x - x + 7, 0 * x)) == low
 
 
 @given(st.floats(-(2.0**127), 2.0**127, width=32), st.integers(1, 1000))
-def test_the_roundest_number_is_in_its_interval(low, steps):
+def test_roundest_number_is_in_its_interval(low, steps):
     high = low
     for _ in range(steps % 7 + 1):
         high = float(np.nextafter(np.float32(high), np.float32(np.inf)))
@@ -111,7 +111,7 @@ def test_the_roundest_number_is_in_its_interval(low, steps):
     assert found == np.float32(found)
 
 
-def test_the_price_of_a_change_is_that_of_the_docs():
+def test_small_gain_does_not_pay_for_a_change():
     errors = np.array([[1.0] * 10, [1.0] * 9 + [5.0]])
     prices = price(errors, np.array([50.0, 1.0]), Goal(1.8, 3.5))
     assert cheapest(prices, regimes.CHANGE)[0] == [Regime(0, 0, 10)]

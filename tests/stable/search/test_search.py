@@ -1,4 +1,4 @@
-"""Searches, end to end: the programs at points that they were not made with."""
+"""Searches end to end: programs are measured at fresh points."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def fresh(names, domain, count=6000, seed=99):
 
 
 def measured(target, program, domain, dtype=torch.float32):
-    """Return the errors of a program, or of a term as it is written, at fresh points."""
+    """Return the errors of a program, or of a term as written, at fresh points."""
     at = fresh(variables(target) or ["x"], domain)
     truth = exact([target], at)[0]
     inputs = {name: torch.from_numpy(x).to(dtype) for name, x in at.items()}
@@ -46,7 +46,7 @@ def softplus():
 
 
 @pytest.mark.parametrize("by", [(), ("x",)])
-def test_softplus_and_its_gradient_are_good_everywhere(softplus, by):
+def test_softplus_and_its_gradient_are_accurate_everywhere(softplus, by):
     found = softplus.find(*by)
     errors_ = measured(found.target, found.program, {})
     assert errors_.max_ulp <= 4
@@ -55,12 +55,12 @@ def test_softplus_and_its_gradient_are_good_everywhere(softplus, by):
     assert not measured(found.target, found.target, {}).clean
 
 
-def test_a_search_is_made_once(softplus):
+def test_search_results_are_cached(softplus):
     assert softplus.find("x") is softplus.find("x")
 
 
 @pytest.mark.parametrize("text", ["x*x + 1", "sin(x)", "exp(-x)", "x/(1 + x*x)", "erf(x)"])
-def test_never_worse_than_as_written(text):
+def test_program_is_never_worse_than_as_written(text):
     found = FormSearch(parse(text), wide="never").find()
     ours, written = measured(found.target, found.program, {}), measured(found.target, found.target, {})
     assert ours.max_ulp <= max(written.max_ulp, 1.81)
@@ -72,13 +72,13 @@ def test_never_worse_than_as_written(text):
 
 
 @pytest.mark.parametrize("text", ["erf(x)", "lgamma(x)"])
-def test_what_has_no_better_form_stays_as_written(text):
+def test_term_without_better_form_stays_as_written(text):
     domain = {"x": (2.5, 50.0)}
     found = FormSearch(parse(text), domain, wide="never").find()
     assert [t for t, _ in found.program.terms()] == [parse(text)]
 
 
-def test_float64_inside_rounds_to_the_nearest_or_so():
+def test_float64_program_is_within_one_ulp():
     found = FormSearch(parse("x - tanh(x)")).find()
     errors_ = measured(found.target, found.program, {})
     assert errors_.max_ulp <= 1
@@ -93,39 +93,39 @@ POSITIVE = {"x": (1e-30, np.inf), "y": (1e-30, np.inf)}
     [("exp(x)/(exp(x)+exp(y))", (), {}), ("x/(x+y)", ("x",), POSITIVE), ("x/(x+y)", ("y",), POSITIVE)],
 )
 @pytest.mark.few(1)
-def test_two_variables(text, by, domain):
+def test_programs_of_two_variables_are_accurate(text, by, domain):
     found = FormSearch(parse(text), domain).find(*by)
     errors_ = measured(found.target, found.program, domain)
     assert errors_.max_ulp <= 1.2
     assert errors_.clean
 
 
-def test_a_domain_is_all_that_counts():
+def test_search_optimises_the_given_domain():
     domain = {"x": (0.25, 0.75)}
     found = FormSearch(parse("log(x/(1-x))"), domain, wide="never").find()
     assert measured(found.target, found.program, domain).max_ulp <= 4
 
 
-def test_without_a_point_in_its_domain_a_formula_stays():
+def test_formula_without_defined_points_stays():
     found = FormSearch(parse("log(x)"), {"x": (-2.0, -1.0)}).find()
     assert found.program == Piecewise.of(parse("log(x)"))
 
 
 @pytest.mark.parametrize("text", ["x - floor(x)", "where(x > 0.1, exp(x) - 1, x)", "maximum(x, 0)*0.5 + floor(x*0.25)"])
-def test_jumps_and_kinks(text):
+def test_programs_with_jumps_and_kinks_are_accurate(text):
     found = FormSearch(parse(text)).find()
     errors_ = measured(found.target, found.program, {})
     assert errors_.max_ulp <= 1
     assert errors_.clean
 
 
-def test_constants_that_are_not_exact_in_binary():
+def test_decimal_constants_are_exact():
     found = FormSearch(parse("0.1*x + 0.2*x")).find()
     assert measured(found.target, found.program, {}).max_ulp <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_of_16_bits_every_number_is_right(dtype):
+def test_16_bit_program_is_accurate_at_every_input(dtype):
     found = FormSearch(parse("x*sigmoid(x)"), dtype=dtype).find()
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
     x = x[x.isfinite()]
@@ -138,7 +138,7 @@ def test_of_16_bits_every_number_is_right(dtype):
 
 
 @pytest.mark.slow
-def test_a_search_finds_the_same_in_every_process():
+def test_search_is_deterministic_across_processes():
     text = "1/(1 + exp(-x))"
     script = f"""
 from pullback.stable.search.search import FormSearch
@@ -173,15 +173,15 @@ BOTH = {"x": np.array([-2.0, 0.0, 3.0])}
         ("exp(x)", "exp(x)", "exp(x)"),
     ],
 )
-def test_a_choice_that_falls_one_way_goes(text, right, left):
+def test_decided_branch_is_removed(text, right, left):
     assert decided_branches(parse(text), RIGHT) is parse(right)
     assert decided_branches(parse(text), LEFT) is parse(left)
 
 
 @pytest.mark.parametrize("text", ["abs(x)", "sgn(x)", "relu(x)", "maximum(x, 0)", "where(x > 0, x, 1)", "abs(log(x))"])
-def test_a_choice_that_falls_both_ways_stays(text):
+def test_undecided_branch_stays(text):
     assert decided_branches(parse(text), BOTH) is parse(text)
 
 
-def test_the_sign_of_zero_is_neither():
+def test_sign_at_zero_is_undecided():
     assert decided_branches(parse("sgn(x)"), {"x": np.array([0.0, 1.0])}) is parse("sgn(x)")

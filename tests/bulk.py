@@ -1,4 +1,4 @@
-"""Several audits at once, on the cores that this worker of pytest-xdist has for itself."""
+"""Several audits at once, on this pytest-xdist worker's share of the cores."""
 
 import os
 
@@ -7,7 +7,7 @@ from pullback.check.runner.pool import usable_cores
 from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.subject import Options
 
-OPTIONS = Options(budget=60)  # what is tested is what is found, not how fast: the machine may be busy
+OPTIONS = Options(budget=60)  # generous: the tests are of the findings, and the machine may be busy
 JOBS = max(1, usable_cores() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
@@ -19,7 +19,7 @@ def audit_all(calls, options=OPTIONS):
 
 
 def of(subject, pairs):
-    """Return what is paired with a subject, which a new interpreter gets together with the pairs."""
+    """Return the value paired with a subject; by identity, since both travel to a new interpreter together."""
     return next(value for one, value in pairs if one is subject)
 
 

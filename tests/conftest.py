@@ -16,17 +16,17 @@ from pullback.kernels import build
 from pullback.kernels.backend import backend, set_backend
 from pullback.node import calls as node
 
-# eager: results are those of the formulas, bit for bit. `native`, below, is for tests of the other; all can be run so
+# eager: results equal the formulas bit for bit. Tests of kernels use `native`, below; all tests can run with it
 BACKEND = os.environ.get("PULLBACK_TEST_BACKEND", "eager")
 set_backend(BACKEND)
 
-# tests compile it, and use it, where they ask for it (`on`, below); "wait" has all of them use it
+# tests use the C++ node only through the fixture `on`, below; "wait" makes all of them use it
 os.environ.setdefault("PULLBACK_NODE", "off")
 
-os.environ["PULLBACK_STRICT"] = "1"  # a fault of ours is raised, here and in what tests start
+os.environ["PULLBACK_STRICT"] = "1"  # internal faults raise, here and in subprocesses
 
 COMPILED = ("kernels", "headers", "nodes")
-"""The kinds of cache entries that are addressed by everything they depend on."""
+"""Kinds of cache entries whose key covers everything that they depend on."""
 
 torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
 
@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("repeatable")
 
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-"""Its first multiples, modulo 1, are spread evenly, and have no period: every parameter of a product varies."""
+"""Its multiples modulo 1 are evenly spread without a period, so that every parameter of a product varies."""
 CPU_SECONDS = 20 if torch.accelerator.current_accelerator() is None else 80
 """Limit on a test that is not marked slow. The rule is 5 s; slow or busy processors get four times that.
 
@@ -83,7 +83,7 @@ def _strict():
 
 @pytest.fixture(autouse=True)
 def _forget_modules_of_temporary_files():
-    """What a test imports from its temporary folder is gone for the next one, which may use the same name."""
+    """Forget modules imported from a temporary folder: the next test may use the same name."""
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -119,7 +119,7 @@ def empty_cache(_cache_of_its_own, tmp_path, monkeypatch):
 
 @pytest.fixture
 def native():
-    """Ops run in kernels compiled here."""
+    """Run ops in native kernels, compiled here."""
     try:
         build.require()
     except RunnerError as error:
@@ -130,7 +130,7 @@ def native():
 
 @pytest.fixture(scope="session")
 def _node(shared_cache):
-    """The module in C++ that small calls run in, compiled once."""
+    """The C++ extension for small calls, compiled once."""
     try:
         build.require()
     except RunnerError as error:
@@ -144,5 +144,5 @@ def _node(shared_cache):
 
 @pytest.fixture
 def on(_node, native, monkeypatch):
-    """Ops run in kernels compiled here, and small calls in C++."""
+    """Run ops in native kernels, and small calls in C++."""
     monkeypatch.setenv("PULLBACK_NODE", "on")

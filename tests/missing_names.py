@@ -1,4 +1,4 @@
-"""Takes private names of PyTorch away, each in a process of its own, and prints what Pullback does then, as JSON.
+"""Removes private names of PyTorch, each in a separate process, and prints what Pullback does then, as JSON.
 
 The parent imports PyTorch and nothing of Pullback, and runs no backward: in a CUDA build none of its forks could.
 """
@@ -21,7 +21,7 @@ ATTRIBUTES = """
     torch.fx.experimental.symbolic_shapes.StatelessSymbolicContext torch._dynamo.source.ConstantSource
     torch._guards.TracingContext
 """
-"""Those that are looked up where they are used; those that are looked up at import, `private_names` reads.
+"""Names that are looked up where they are used; `asked_for` finds those that are looked up at import.
 
 Not `OPDEFS` and `CustomOpDef` of `torch._library.custom_ops`, without which PyTorch itself fails.
 """
@@ -33,7 +33,7 @@ def private_names():
 
 
 def asked_for():
-    """Return those that it asks for when it is imported."""
+    """Return the names that Pullback looks up at import."""
     folder = Path(__file__).resolve().parents[1] / "src" / "pullback" / "_torch"
     return {n for file in folder.glob("*.py") for n in re.findall(r'private\("(\S+)"\)', file.read_text("utf-8"))}
 
@@ -105,7 +105,7 @@ def _is_wrong_cube_found():
 
 
 def _is_kept(kind, way):
-    """Take the value and derivatives of x³ as they are declared; that of relaxed and ruled ops is x."""
+    """Whether an op has the declared value and the derivatives of x³; the value of relaxed and ruled ops is x."""
     import pullback
 
     ops = {

@@ -1,4 +1,4 @@
-"""What PyTorch does where its releases differ: tests ask for the behaviour, never for the version."""
+"""Probes for behaviour that differs between PyTorch releases: tests query it, never the version."""
 
 import functools
 

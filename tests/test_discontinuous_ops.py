@@ -144,7 +144,7 @@ def test_bfloat16_amax_selects_the_same_element_as_pytorch(shape):
     assert torch.equal(mine, native)
     assert torch.equal(gradient == 0, theirs == 0)
     with torch.no_grad():
-        assert torch.equal(pullback.function(largest)(x), native)  # no other value without a gradient
+        assert torch.equal(pullback.function(largest)(x), native)  # the same value without grad
 
 
 PROMOTED = {
@@ -166,7 +166,7 @@ def test_16_bit_results_are_rounded_before_promotion(name, dtype):
     formula, random = PROMOTED[name], torch.Generator().manual_seed(2)
     x, z = torch.randn(7, 33, generator=random).to(dtype), torch.randn(7, 1, generator=random)
     mine, native = pullback.function(formula)(x.requires_grad_(), z), formula(x, z)
-    assert (native.detach() != native.detach().to(dtype)).any()  # 16 bits would not do
+    assert (native.detach() != native.detach().to(dtype)).any()  # the result is not representable in 16 bits
     torch.testing.assert_close(mine, native, rtol=1e-5, atol=1e-6)
 
 

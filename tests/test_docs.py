@@ -1,4 +1,4 @@
-"""The documentation is current: its pages, its links, its code, and the report that the README shows."""
+"""The documentation is current: pages, links, code, and the report in the README."""
 
 import re
 import runpy
@@ -28,22 +28,22 @@ def blocks(path, language):
 
 
 def links(path):
-    """Return the targets of a page's links, those in code left out."""
+    """Return the targets of a page's links, except in code."""
     text = re.sub(r"`[^`]*`", "", _FENCE.sub("", path.read_text(encoding="utf-8")))
     return [target for target in _LINK.findall(text) if not re.match(r"[a-z]+:", target)]
 
 
 def anchors(path):
-    """Return the names that the headings of a page go by in a link."""
+    """Return the anchors of a page's headings."""
     text = _FENCE.sub("", path.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def assert_shown(shown, printed):
-    """Assert that a page shows what a program prints; a line `…` of the page leaves lines out.
+    """Assert that a page shows what a program prints; a line `…` of the page stands for omitted lines.
 
-    Numbers aside: the last digits depend on the processor, and the seconds on everything.
+    Numbers are not compared: last digits depend on the processor, and times vary.
     """
     rest = _NUMBER.sub("#", printed).split()
     for k, part in enumerate(re.split(r"^…\n", _NUMBER.sub("#", shown), flags=re.MULTILINE)):
@@ -170,7 +170,7 @@ def test_code_of_the_numerics_page_runs(tmp_path, capsys):
 
 
 def test_write_page_shows_the_written_class(tmp_path):
-    """To renew it: write the block of code to gates.py and run `pullback write gates.py:gate`."""
+    """To update the page: write the block of code to gates.py and run `pullback write gates.py:gate`."""
     page = ROOT / "docs" / "write.md"
     (shown,) = blocks(page, "text")
     assert shown == pullback.write(module_of(page, tmp_path).gate)
@@ -178,7 +178,7 @@ def test_write_page_shows_the_written_class(tmp_path):
 
 @pytest.mark.slow
 def test_fix_page_shows_the_printed_diff(tmp_path):
-    """To renew it: write the block of code to ops.py and run `pullback check ops.py --diff`."""
+    """To update the page: write the block of code to ops.py and run `pullback check ops.py --diff`."""
     page = ROOT / "docs" / "fix.md"
     (source,), (shown,) = blocks(page, "python"), blocks(page, "diff")
     (tmp_path / "ops.py").write_text(source)
@@ -196,7 +196,7 @@ def test_readme_code_prints_what_the_readme_shows(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_readme_shows_the_output_of_check(tmp_path):
-    """To renew it: write the first block of code to ops.py and run `pullback check ops.py`."""
+    """To update the README: write the first block of code to ops.py and run `pullback check ops.py`."""
     shown = blocks(README, "text")[0]
     (tmp_path / "ops.py").write_text(blocks(README, "python")[0])
     command = [sys.executable, "-m", "pullback", "check", "ops.py"]
@@ -212,7 +212,7 @@ def test_abridged_output_is_compared_around_the_ellipsis():
 
 
 def table(path, head):
-    """Return the rows of the table whose head begins so, as a dict from the first cell to the others."""
+    """Return the rows of the table whose header starts with `head`: a dict from the first cell to the others."""
     text = path.read_text(encoding="utf-8")
     lines = text[text.index(head) :].split("\n\n")[0].split("\n")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

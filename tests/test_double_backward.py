@@ -129,7 +129,9 @@ def test_integer_residuals_allow_double_backward():
 
     x = leaf()
     (g,) = torch.autograd.grad(largest(x), x, create_graph=True)
-    (h,) = torch.autograd.grad(g.sum(), x)  # of g = x²/out²: 2x/out² − 2x²/out³, and both are 2/out at the largest
+    (h,) = torch.autograd.grad(
+        g.sum(), x
+    )  # g = x²/out²; its derivative 2x/out² − 2x²/out³ is 0 at the maximum, where x = out
     assert torch.equal(h, torch.zeros_like(x))
 
 

@@ -26,7 +26,7 @@ def refusal(*args, **kwargs):
     raise RuntimeError("a fault")
 
 
-fault.__code__ = fault.__code__.replace(co_filename=errors.__file__)  # as if it stood in Pullback
+fault.__code__ = fault.__code__.replace(co_filename=errors.__file__)  # as if it were code of Pullback
 refusal.__code__ = refusal.__code__.replace(co_filename=errors.__file__)
 
 PLACES = [

@@ -137,7 +137,7 @@ def test_compiled_transform_of_a_computed_input_raises_or_is_right(function):
 
     with pytest.raises(Exception, match="would be lost"):
         compiled(second)(X)
-    if function is Minus3:  # PyTorch's own `torch.func` refuses the other
+    if function is Minus3:  # `torch.func` itself rejects the old style
         torch._dynamo.reset()
         assert torch.equal(torch.compile(second, backend="aot_eager")(X), second(X))  # after a graph break
 

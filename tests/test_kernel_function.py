@@ -167,7 +167,7 @@ def test_op_as_method_with_keywords():
 
 
 class Tagged(torch.Tensor):
-    """A class of the user's that overrides nothing."""
+    """A user's subclass that overrides nothing."""
 
 
 @pytest.mark.parametrize("backend", ["auto", "eager"])

@@ -1,4 +1,4 @@
-"""Arrows point down: which part may import which. Imports for type checking, and inside functions, count."""
+"""Import layers: the parts that each part may import. Imports for type checking and inside functions count, too."""
 
 import ast
 from pathlib import Path
@@ -43,7 +43,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     | {"stable/oracle", "stable/search"},
     "function_class": {"dispatch", "graph", "guards", "op"},
     "catalog": {"catalog", "op"},
-    # Checking them, which knows of the above only `stable`.
+    # The audit, which imports of the above only `stable`.
     "report": {"report"},
     "check/find": {"check/find", "check", "report"},
     "check/cases": {"check/cases", "check/find", "check"},
@@ -54,7 +54,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "check/rules": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules", "stable"},
     "check/runner": {"check/runner", "check/find", "check/cases", "check/rules", "check", "report"},
     "check": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules"} | {"check/runner"},
-    # Writing and mending, and what people call.
+    # Writing, fixing, and entry points.
     "write": {"write", "call", "function_class", "graph", "introspect", "op", "ops", "ruled", "stable"}
     | {"check", "check/cases", "check/find"},
     "fix": {"fix", "write", "report", "check", "check/cases", "check/contexts", "check/find", "check/rules"}
@@ -66,7 +66,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "__init__": {"op", "function_class", "catalog", "check", "kernels", "report", "stable", "write"},
 }
-"""For each folder, and each module of the top folder: the parts whose modules it may import, beside the base."""
+"""For each folder, and each module of the top folder: the parts that it may import besides the base."""
 
 _TOP_OF_CHECK = {"case", "clock", "events", "state", "subject", "trial"}
 """Modules of `check` itself that each of its folders may import."""
@@ -82,7 +82,7 @@ _MORE_OF_CHECK = {
     "cli": {"options", "pages", "watch"},
     "__init__": {"api", "watch"},
 }
-"""Those that others may import as well."""
+"""Modules of `check` that a part may import in addition."""
 
 _MAKING = {
     "op",
@@ -99,7 +99,7 @@ _MAKING = {
 } | {
     *("chunked", "derived", "dispatch", "guards", "kernel_function", "modes", "node", "relaxed", "ruled", "triton"),
 }
-"""Parts that the audit does not know: it calls an op like any other callable."""
+"""Parts that the audit must not import: it calls an op like any other callable."""
 
 
 def _modules() -> dict[str, Path]:

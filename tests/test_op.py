@@ -48,7 +48,7 @@ def test_relaxed_op_has_the_hard_value_and_the_soft_derivative():
     y = round_ste(x)
     assert torch.equal(y.view(torch.int32), torch.round(x).view(torch.int32))
     (g,) = torch.autograd.grad(y.sum(), x)
-    assert g.tolist() == [1, 1, 1, 1, 0]  # where the relaxation is not finite, none
+    assert g.tolist() == [1, 1, 1, 1, 0]  # zero where the relaxation is not finite
 
 
 def test_ruled_op_has_the_rules_gradient():

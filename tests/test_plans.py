@@ -144,7 +144,7 @@ def test_large_gradient_graphs_are_left_to_autograd(native, monkeypatch):
     made = []
     monkeypatch.setattr(plans, "make_plan", lambda *a: made.append(a) or make_plan(*a))
     monkeypatch.setattr(plans, "_MOST_NODES", 60, raising=False)
-    monkeypatch.setattr("pullback.kernels.regions.FEWEST", 1000)  # which spares the compiler
+    monkeypatch.setattr("pullback.kernels.regions.FEWEST", 1000)  # to avoid compiling
 
     def third(function):
         x = torch.linspace(0.5, 1.5, 4, dtype=torch.float64).requires_grad_()

@@ -34,7 +34,7 @@ class Page(HTMLParser):
 
 def build(folder, *options):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder), *options]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # of the theme, which speaks of its successor
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # silences the theme's announcement
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -47,7 +47,7 @@ def site(tmp_path_factory):
 
 
 def pages():
-    """Yield the address of each page that the site is to have."""
+    """Yield the path of each expected page."""
     for file in ROOT.glob("docs/**/*.md"):
         if "dev" not in file.parts:
             yield file.relative_to(ROOT / "docs").with_suffix(".html").as_posix()

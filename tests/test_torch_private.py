@@ -215,7 +215,7 @@ def test_backward_in_a_trace_runs_in_the_calling_thread():
 
 
 def test_thread_that_used_fake_tensors_may_end():
-    """In a CUDA build of PyTorch 2.11 without a GPU the last line crashed."""
+    """A CUDA build of PyTorch 2.11 without a GPU crashed at the last line."""
     code = """
 import torch
 from pullback import _torch

@@ -1,10 +1,10 @@
-"""A tensor subclass that ops have to open."""
+"""A wrapper tensor subclass."""
 
 import torch
 
 
 class Wrapper(torch.Tensor):
-    """Holds another tensor; its ops are seen."""
+    """Holds another tensor, to which it forwards each op."""
 
     @staticmethod
     def __new__(cls, inner):

@@ -72,7 +72,7 @@ class Rounding(TorchDispatchMode):
         self.wavers = wavers  # each sum and product takes a number as it would have been rounded elsewhere
         self.stored = stored  # each takes it as it is, or as a kernel has stored it in this dtype
         self.dtype, self.seed, self.overflows = dtype, seed, overflows
-        self.is_within = is_within  # an op of several steps, of which others do with other sums
+        self.is_within = is_within  # inside an op of several steps, which other kernels sum in another order
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seed += 1
@@ -93,7 +93,7 @@ class Rounding(TorchDispatchMode):
         others = result
         is_empty = any(
             isinstance(x, Tensor) and not x.numel() for x in tree_leaves(args)
-        )  # a mean divides by its number
+        )  # a mean divides by the count
         if _STEPS.search(func.__name__) and func in decomposition_table and not is_empty:
             steps = torch.promote_types(torch.float32, self.dtype)
             with Rounding(steps, 31 * self.seed, is_within=True, overflows=self.overflows):

@@ -11,22 +11,22 @@ from tests.adversary.judge import Wrong
 from tests.adversary.program import Program
 
 KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
-    # the layout of a gradient where an input is not contiguous: PyTorch's kernels and its fake tensors disagree on it
+    # layout of the gradient of a non-contiguous input: PyTorch's kernels and its fake tensors disagree on it
     lambda trial, wrong: (
         not _is_contiguous(trial.program) and all("gradient" in w.label and _is_layout(w) for w in wrong)
     ),
-    # and PyTorch's exported programs lay out results in another way than the modules that they are made of
+    # layout of results of PyTorch's exported programs, which differs from that of the exported module
     lambda trial, wrong: (
         "exported" in trial.context and not _is_contiguous(trial.program) and all(map(_is_layout, wrong))
     ),
-    # PyTorch's kernels and its fake tensors also disagree on the layout for these functions
+    # layout of results of these functions: PyTorch's kernels and its fake tensors disagree on it, too
     lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
-    # and for slopes like these and extremes, of a cotangent that is transposed inside of a formula
+    # likewise for these activations and extremes, if the formula transposes the cotangent
     lambda trial, wrong: (
         bool(_SLOPES.search(trial.program.formula) and _TURNS.search(trial.program.formula))
         and all("gradient" in w.label and _is_layout(w) for w in wrong)
     ),
-    # and, in 16 bits, for all functions of expanded operands, by which a relaxed op is traced
+    # likewise, in 16 bits, for all functions of expanded operands, with which a relaxed op is traced
     lambda trial, wrong: (
         trial.making == "relaxed" and bool(_SHORT.search(trial.program.inputs)) and all(map(_is_layout, wrong))
     ),
@@ -36,57 +36,57 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
         and bool(_MASKING.search(trial.program.formula))
         and all("gradient" in w.label and _is_layout(w) for w in wrong)
     ),
-    # PyTorch's median over a dimension that is expanded reads memory that is not the tensor's
+    # PyTorch's median over an expanded dimension reads out of bounds
     lambda trial, wrong: "median" in trial.program.formula and "expand" in trial.program.inputs + trial.program.formula,
-    # the layout of a gradient of an op with a relaxation, since it is held against another formula
+    # layout of the gradient of a relaxed op, which is compared with another formula
     lambda trial, wrong: trial.making == "relaxed" and all("gradient" in w.label and _is_layout(w) for w in wrong),
-    # PyTorch's tensor of zeros without memory times an infinity is 0 where any other is NaN
+    # PyTorch's efficient zero tensor times infinity is 0, where a dense zero tensor gives NaN
     lambda trial, wrong: "'zero'" in trial.context and all(w.what.startswith("nan at") for w in wrong),
-    # a transposed gradient has an extreme's mask as a factor, here in other places than in PyTorch's: 0 times NaN
+    # a transposed gradient multiplies by the mask of an extreme in another order than PyTorch: 0 · NaN
     lambda trial, wrong: trial.making in GUARDED and all(_is_nan_of_tangent(w) for w in wrong),
-    # PyTorch's `min()` and `max()` of all numbers under vmap, differentiated from outside, choose one of those that tie
+    # under vmap, PyTorch's full `min()` and `max()` give the gradient to one of several ties
     lambda trial, wrong: (
         trial.making in GUARDED
         and "vmap_backward" in trial.context
         and bool(re.search(r"\.(min|max)\(\)", trial.program.formula))
         and all("gradient" in w.label for w in wrong)
     ),
-    # a loss by chunks is multiplied by its cotangent at the end: the gradient may overflow before, times 0
+    # a chunked loss multiplies by its cotangent last: the gradient may overflow before it is multiplied by 0
     lambda trial, wrong: (
         trial.making == "chunked"
         and all("gradient" in w.label and w.what.startswith("nan at") for w in wrong)
         and ("torch.float16" in trial.program.inputs or all(_PYTORCH_HAS_0.search(w.what) for w in wrong))
     ),
-    # PyTorch's cumprod has another backward under `torch.func`, by which these rules are written: 0 times an infinity
+    # under `torch.func`, which makes these rules, cumprod has another backward: 0 · ∞
     lambda trial, wrong: (
         trial.making in GUARDED
         and "cumprod" in trial.program.formula
         and all("gradient" in w.label and w.what.startswith("nan at") for w in wrong)
     ),
-    # and so has this loss, of which the terms cancel
+    # under `torch.func`, this loss has another backward, whose terms cancel
     lambda trial, wrong: (
         trial.making in GUARDED
         and "binary_cross_entropy_with_logits" in trial.program.formula
         and all("gradient" in w.label for w in wrong)
     ),
-    # PyTorch divides a product by a factor for its gradient, a graph multiplies the others: either underflows first
+    # gradient of prod: PyTorch divides the product by a factor, a graph multiplies the others; either underflows first
     lambda trial, wrong: (
         bool(re.search(r"\bprod\(", trial.program.formula))
         and all("gradient" in w.label and re.match("-?0 at", w.what) for w in wrong)
     ),
-    # PyTorch's sigmoid is 0 in float64 below −709; that of a kernel or a stable form is not, and has a logarithm
+    # PyTorch's float64 sigmoid is 0 below −709; a kernel's or a stable form's is positive and has a finite logarithm
     lambda trial, wrong: (
         "log(torch.sigmoid" in trial.program.formula
         and any(w.label.startswith("output") and "PyTorch has -inf, float64 -inf" in w.what for w in wrong)
         and all(_OVERFLOWN.match(w.what) for w in wrong)
     ),
-    # PyTorch's i0 of an infinity is NaN in float64 too, e^x times 0; that of a kernel is infinite
+    # PyTorch's i0 at infinity is NaN, e^x · 0, in float64 too; a kernel's is infinite
     lambda trial, wrong: (
         "i0(" in trial.program.formula and all("where PyTorch has nan, float64 nan" in w.what for w in wrong)
     ),
     # Inductor's vector code of loops that share a small buffer is wrong (pytorch/pytorch#185702)
     lambda trial, wrong: "inductor" in trial.context and _is_right_without_vectors(trial),
-    # an op with a rule returns a copy of what is an input: it lies elsewhere, and is not the tensor that is written to
+    # a ruled op returns a copy of a returned input: with other strides, and unaffected by writes to the input
     lambda trial, wrong: trial.making in GUARDED and all(_is_layout(w) or _is_cut_off(trial, w) for w in wrong),
 ]
 

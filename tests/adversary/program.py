@@ -58,7 +58,7 @@ class Program:
         """Return new inputs."""
         space = {"torch": torch, **self.sizes, **(sizes or {})}
         torch.manual_seed(self.seed)
-        with default_dtype(torch.float32):  # whatever it is for the formula
+        with default_dtype(torch.float32):  # independent of the formula's default dtype
             exec(textwrap.dedent(self.inputs), space)
         return {name: space[name] for name in self.names}
 

@@ -37,7 +37,7 @@ LAYOUTS = {
     "expanded rows": lambda x: x[:1].expand(x.shape),
     "all alike in memory, but in part": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
 }
-"""Of a tensor of two dimensions, what is broadcast to its shape; what lies between its elements is NaN."""
+"""From a 2-d tensor, a tensor that broadcasts to its shape; memory between its elements is NaN."""
 
 
 ZEROS = torch.tensor([0.0, -0.0, 0.0, -0.0]), torch.tensor([0.0, 0.0, -0.0, -0.0])
@@ -51,4 +51,4 @@ EXTREMES = {
     "maximum": torch.maximum,
     "minimum": torch.minimum,
 }
-"""Ops of such zeros whose result is one of two that are equal, but for the sign."""
+"""Ops of signed zeros that return one of two equal operands, which differ in sign."""

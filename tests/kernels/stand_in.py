@@ -53,13 +53,13 @@ for name, dtypes in {
     **dict.fromkeys(["floordiv", "mod"], INTS),
     **dict.fromkeys(["lt", "le", "gt", "ge", "eq", "ne"], (*FLOATS, *INTS)),
     **dict.fromkeys(["and_", "or_", "xor", "invert"], (torch.bool,)),
-    "truediv": (torch.float64,),  # of float32 Triton's is not rounded correctly
+    "truediv": (torch.float64,),  # in float32 Triton's is not correctly rounded
 }.items():
     setattr(Block, f"__{name.strip('_')}__", elementwise(getattr(operator, name), *dtypes))
 
 
 class Pointer:
-    """A tensor's memory: from its first element on, and where in it."""
+    """A pointer: the memory of a tensor from its first element, and offsets into it."""
 
     def __init__(self, tensor, written=None, at=None):
         self.tensor, self.written, self.at = tensor, set() if written is None else written, at
@@ -68,7 +68,7 @@ class Pointer:
         return Pointer(self.tensor, self.written, offsets.values)
 
     def places(self, mask):
-        """Return where the mask lets a program go: all of them elements of the tensor."""
+        """Return the offsets that the mask admits; each must be an element of the tensor."""
         taken = torch.broadcast_to(self.at, mask.values.shape)[mask.values].tolist()
         own = torch.zeros((), dtype=torch.int64)
         for size, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True):
@@ -104,7 +104,7 @@ def where(condition, x, y):
 
 
 def extreme(x, y, of, sign):
-    """Return the larger or the smaller one; 0 is larger than -0. NaN is handed on."""
+    """Return the larger or the smaller one; 0 is larger than -0, and NaN propagates."""
     x, y = torch.broadcast_tensors(*values_of(x, y))
     zeros = torch.where(sign(x.signbit(), y.signbit()), -torch.zeros_like(x), torch.zeros_like(x))
     return Block(torch.where((x == 0) & (y == 0), zeros, of(x, y)))
@@ -125,7 +125,7 @@ def fma(*given):
 
 
 class Jit:
-    """What `triton.jit` makes of a function."""
+    """Stand-in for the result of `triton.jit`."""
 
     def __init__(self, function):
         self.function, self.launches, self.warmed = function, [], []
@@ -145,7 +145,7 @@ class Jit:
 
 
 class Compiled:
-    """What `warmup` returns: a kernel for arguments of some kinds, which it takes the word of who launches it for."""
+    """Stand-in for the result of `warmup`: a kernel for a signature, which launches do not check again."""
 
     def __init__(self, jit, kinds):
         self.jit, self.kinds = jit, kinds
@@ -160,7 +160,7 @@ class Compiled:
 
 
 def kind_of(argument):
-    """Return what Triton compiles a kernel for: of a tensor whether it is aligned; a number is taken as it is."""
+    """Return the specialisation of an argument: alignment for a tensor, the value for a number."""
     if isinstance(argument, torch.Tensor):
         return argument.dtype, argument.device, argument.data_ptr() % 16 == 0
     return argument
@@ -202,7 +202,7 @@ MODULES = {
 
 
 def put_in_place(monkeypatch):
-    """Have kernels take the stand-in for Triton while they are made; PyTorch, which looks for Triton too, does not."""
+    """Make kernels use the stand-in; PyTorch, which imports Triton too, does not see it."""
     kernel_of = triton_build.kernel_of
 
     def made(source):

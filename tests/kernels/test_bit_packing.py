@@ -49,7 +49,7 @@ def assert_as_eager(op, formula, inputs, g=None, n=None):
     """Compare value and gradients, which only select, bit for bit; and the bytes that are saved."""
     mine, theirs = op(*inputs), formula(*inputs)
     assert kept_in_bits(mine) == (((theirs.numel() if n is None else n) + 7) // 8)
-    g = torch.randint(-3, 4, theirs.shape).to(theirs.dtype) if g is None else g  # whose sums are exact
+    g = torch.randint(-3, 4, theirs.shape).to(theirs.dtype) if g is None else g  # small integers, whose sums are exact
     for a, b in zip([mine, *grads(mine, inputs, g)], [theirs, *grads(theirs, inputs, g)], strict=True):
         assert torch.equal(a, b)
 

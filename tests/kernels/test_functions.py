@@ -17,7 +17,7 @@ SPECIAL += [1e-45, -1e-45, 3e38, -3e38, 1e17, -1e17, 1e-17, -1e-17, 88.8, -88.8,
 
 
 def ours(x):
-    """Return what a kernel of all functions computes, by name."""
+    """Return the results of one kernel with all functions, by name."""
     graph = make_fx(lambda x: [function(x) for function in FUNCTIONS.values()], tracing_mode="fake")(x)
     return dict(zip(FUNCTIONS, lower(native.lowered([graph], [False])[0])(x), strict=True))
 
@@ -47,7 +47,7 @@ def test_float32_functions_are_within_their_ulp_bounds(native, vectors):
 
 
 def exact_of(name, x):
-    """Return the value of a function as precisely as Arb has it."""
+    """Return the value of a function in Arb."""
     return 1 / (1 + (-x).exp()) if name == "sigmoid" else getattr(x, name)()
 
 

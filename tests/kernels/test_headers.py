@@ -20,7 +20,7 @@ CALL = "print(pullback.function(backend='native')({})(torch.ones(64, 64, require
 
 
 def ran(cache, *lines):
-    """Return what a process prints that compiles with `-H`, and what its compiler says of headers compiled ahead."""
+    """Run a process that compiles with `-H`; return its output, and the precompiled headers that its compiler read."""
     program = """
         import subprocess, sys, torch, pullback
         def run(arguments, run=subprocess.run, **options):
@@ -31,7 +31,7 @@ def ran(cache, *lines):
         subprocess.run = run
         """
     text = "\n".join([textwrap.dedent(program), *lines])
-    environment = os.environ | {"PULLBACK_CACHE_DIR": cache.name}  # relative, too, it is found
+    environment = os.environ | {"PULLBACK_CACHE_DIR": cache.name}  # a relative path works, too
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, env=environment, cwd=cache.parent
     )
@@ -58,7 +58,7 @@ def test_every_kind_of_kernel_uses_the_precompiled_header(native, tmp_path, form
 
 @pytest.fixture
 def folder(native, empty_cache, monkeypatch):
-    """One that is empty, in a process that has compiled nothing."""
+    """An empty header folder, with the state of a process that has compiled nothing."""
     for name in ("_loaded", "_locks"):
         monkeypatch.setattr(build, name, {})
     monkeypatch.setattr(headers, "_useless", set())
@@ -67,7 +67,7 @@ def folder(native, empty_cache, monkeypatch):
 
 
 def compiles(number=1):
-    """Have one kernel compiled, for each number another."""
+    """Compile one kernel, a different one for each number."""
     before, x = len(build._loaded), torch.ones(5)
     got = pullback.function(lambda x: torch.exp(x) * 2 + number)(x)
     return len(build._loaded) == before + 1 and torch.allclose(got, torch.exp(x) * 2 + number)

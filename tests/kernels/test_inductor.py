@@ -136,7 +136,7 @@ def test_second_derivatives_share_kernels_across_sizes(made, threads):
     op = pullback.function(backend="inductor")(norm)
     for n, m in sizes():
         agree(op, LAYOUTS["contiguous"](n, m), torch.randn(m, dtype=torch.float64))
-    assert len(made) == 10  # three times those of the gradient: the one that holds for all sizes has plans of its own
+    assert len(made) == 10  # three sets of gradient kernels: the plan for all sizes has its own
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_each_dimension_becomes_dynamic_when_it_varies(made, threads):
 def test_violated_inductor_guard_recompiles(made, threads):
     """Inductor sums more than 4096 numbers by another scheme."""
     threads(1)
-    for _ in range(2):  # the second time, all lies on disk
+    for _ in range(2):  # the second time from the disk cache
         made.clear()
         op = pullback.function(backend="inductor")(lambda x: x.exp().sum(-1))
         counted = []
@@ -256,7 +256,7 @@ def test_inductor_guards_are_restored_from_the_disk_cache(call, admitted, others
 
 @pytest.mark.slow
 def test_disk_cache_separates_small_and_large_tensors(monkeypatch, tmp_path):
-    """Relies on PyTorch's keys having the options of Inductor."""
+    """Relies on Inductor's options being part of PyTorch's cache keys."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     counters.clear()
     for is_small in (True, False, True):

@@ -16,7 +16,7 @@ SMAPS = Path("/proc/self/smaps")
 
 
 def available():
-    """Return how many bytes of memory are free, or could be."""
+    """Return the available memory in bytes."""
     lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
 

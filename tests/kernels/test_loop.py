@@ -61,7 +61,7 @@ def assert_accurate(found, function, given):
 
 
 def assert_right(function, given):
-    """Compare what kernels make of a function that returns a list."""
+    """Compare a function that returns a list with its kernels."""
     (module,) = lowered([make_fx(function, tracing_mode="fake")(*given)], [False])
     assert any(is_kernel(node.target) for node in module.graph.nodes)
     assert_accurate(module(*given), function, given)
@@ -108,7 +108,7 @@ def test_masks_saved_as_packed_bits(compilers, monkeypatch, dtype):
             x, y = number(ROWS, columns, dtype=dtype), number(*read(ROWS, columns), dtype=dtype)
             kept = op(x.requires_grad_(), y).grad_fn.saved_tensors
             assert kept[-1].dtype == torch.uint8
-            mask, g = x.cumsum(0) > 0, number(ROWS, columns, dtype=dtype)  # float64 has other signs at a few places
+            mask, g = x.cumsum(0) > 0, number(ROWS, columns, dtype=dtype)  # in float64 a few signs differ
             right = with_gradients(lambda x, y: torch.where(mask, x / y, y * 2))  # noqa: B023
             assert_accurate(with_gradients(op)(g, x, y), right, [g, x, y])
 

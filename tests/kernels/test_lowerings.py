@@ -181,7 +181,7 @@ def inputs(dtype, count):
 
 @functools.cache
 def both(dtype, exact=False):
-    """Return what our kernels and what PyTorch's compute for every op, by name; ours in one go."""
+    """Return the results of our kernels, run as one graph, and of PyTorch's for every op, by name."""
     x, y = inputs(dtype, 2)
     names = [name for name in (*UNARY, *BINARY) if not exact or name in EXACT]
     calls = {name: (UNARY[name], (x,)) if name in UNARY else (BINARY[name], (x, y)) for name in names}
@@ -204,7 +204,7 @@ RIGHT = {
     "i0": lambda x: torch.where(x.isinf(), math.inf, torch.special.i0(x)),
     "i1": lambda x: torch.where(x.isinf(), x, torch.special.i1(x)),
 }
-"""Where PyTorch's formula leaves the range of float64: g times exp(2 x), and e^x / sqrt(x)."""
+"""References where PyTorch's formula overflows float64: g · exp(2 x), and e^x / sqrt(x)."""
 CANCELS = {"mish_backward", "silu_backward", "gelu_backward", "gelu_backward tanh"}
 """Near their roots the error of an intermediate dominates: errors are measured relative to the cotangent."""
 
@@ -285,7 +285,7 @@ def test_exact_16_bit_graph_rounds_each_result(dtype):
     (theirs,) = quantised(*given)
     (ours,), (fused,) = (lower(native.lowered([graph], [exact])[0])(*given) for exact in (True, False))
     assert bool(((ours == theirs) | (ours.isnan() & theirs.isnan())).all())
-    assert not torch.equal(fused.nan_to_num(), theirs.nan_to_num())  # that rounds once
+    assert not torch.equal(fused.nan_to_num(), theirs.nan_to_num())  # the fused kernel rounds once
 
 
 WITH_NUMBERS = {
@@ -307,7 +307,7 @@ WITH_NUMBERS = {
 
 
 def scaled(function, x, s):
-    return [function(x, s) * x]  # two ops: of one alone there is no kernel
+    return [function(x, s) * x]  # two ops, since a single op makes no kernel
 
 
 @pytest.mark.parametrize("number", [torch.float32, torch.float64], ids=str)

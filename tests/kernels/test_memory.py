@@ -118,7 +118,7 @@ def test_tensor_read_elsewhere_is_not_overwritten(native, function):
 
 
 def test_input_of_a_later_pass_is_not_overwritten(native):
-    """A pass over a row stores exp z, and the next one reads z again."""
+    """The first pass over a row stores exp z, and the second reads z again."""
 
     def function(x, w):
         z = x @ w
@@ -132,7 +132,7 @@ def test_input_of_a_later_pass_is_not_overwritten(native):
 
 
 def test_input_of_a_later_loop_of_the_tile_is_not_overwritten(native):
-    """Chains are cut into loops; what the first stores, a later one must not have needed."""
+    """Chains are split into loops: the store of the first must not overwrite an input of a later one."""
 
     def function(x, w):
         z = x @ w
@@ -150,7 +150,7 @@ def linear_loss(x, w, k):
 
 @pytest.fixture
 def call(native):
-    """An op whose forward computes a large value for its backward; its inputs and their gradients."""
+    """An op that saves a large intermediate; its inputs and their gradients."""
     op = pullback.function(stable=False, backend="native")(linear_loss)
     x, w = (t.requires_grad_() for t in matrices((ROWS, 8), (COLUMNS, 8)))
     k = torch.randint(COLUMNS, (ROWS,))
@@ -167,7 +167,7 @@ def computed_by(out):
 
 @pytest.fixture
 def spent(monkeypatch):
-    """Whether each backward may write over what was computed for it."""
+    """For each backward, whether it may overwrite its saved intermediates."""
     found, ask = [], _torch.owned_by_node_alone
     monkeypatch.setattr(_torch, "owned_by_node_alone", lambda kept: found.append(ask(kept)) or found[-1])
     return found

@@ -87,7 +87,7 @@ def test_region_does_not_depend_on_itself():
     graph = graph_of(there_and_back, torch.randn(3, 4))
     before, after = regions_of(graph.graph)
     assert torch.ops.aten.exp.default in {node.target for node in before.nodes}
-    assert len(after.nodes) == 4  # what follows the sum, and what can go with it
+    assert len(after.nodes) == 4  # the readers of the sum, and ops that can be fused with them
     assert set(after.inputs) - set(before.outputs) == set(
         graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.dim_IntList)
     )
@@ -186,7 +186,7 @@ def test_many_drawn_layouts_match_pytorch(native_for_hypothesis, data):
 
 
 def is_read_right(data):
-    """Assert that a kernel reads tensors in layouts that are drawn as PyTorch does."""
+    """Assert that a kernel agrees with PyTorch on tensors of drawn layouts."""
     shape = data.draw(SHAPES)
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]))
     full = data.draw(tensors_like(shape, dtype)).expand(shape)
@@ -202,7 +202,7 @@ def is_read_right(data):
     traced = [node.meta["val"] for node in graph.graph.output_node().args[0]]
     for o, t, like in zip(ours, mixed(full, *others), traced, strict=True):
         assert o.shape == t.shape
-        # of overlapping inputs PyTorch's own fake tensors have other strides than the result
+        # for overlapping inputs, PyTorch's fake tensors have other strides than the real result
         assert o.stride() == like.stride() or not o.numel()
         assert torch.equal(o, t)
 

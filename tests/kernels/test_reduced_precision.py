@@ -14,7 +14,7 @@ from pullback.kernels.regions import regions_of
 aten = torch.ops.aten
 
 ROOTS = {"gelu": -0.7517915246935645, "gate": 0.6931471805599453, "swish": -1.2784645427610738}
-"""Where the gradients of the functions below are zero."""
+"""Roots of the functions below."""
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_reduced_functions_are_within_their_error_bounds(name):
     y = torch.empty_like(x)
     run(x.data_ptr(), y.data_ptr(), len(x), 1)
     right = torch.sigmoid(-x) if name == "mirrored_sigmoid" else getattr(torch, name)(x)
-    if "sigmoid" in name:  # PyTorch's is zero where e^-x is infinite
+    if "sigmoid" in name:  # PyTorch's is zero where e^-x overflows
         right = torch.where(right > 0, right, torch.exp(-x.abs()))
     normal = right.isfinite() & (right > 1e-300)
     error = ((y - right) / right).abs()[normal].max()
@@ -175,7 +175,7 @@ def test_regions_that_admit_reduced_functions():
     assert refused(lambda x: x.exp() * 2, x.double())
     assert refused(lambda x: x.exp() * 2, x)  # no doubles
     assert refused(lambda x: (x.double().exp() * 3).exp().float(), x)  # an error amplified by an unknown factor
-    assert refused(lambda x: torch.where(x.double().exp() > 2, x, -x), x)  # a choice
+    assert refused(lambda x: torch.where(x.double().exp() > 2, x, -x), x)  # a comparison
     assert refused(
         lambda x: (x.double().exp().float().double() - 1).float(), x
     )  # a float32 result that is widened again

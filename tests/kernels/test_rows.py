@@ -168,7 +168,7 @@ def test_many_drawn_layouts_match_pytorch(native_for_hypothesis, data):  # noqa:
 
 
 def is_read_right(data):
-    """Assert that a kernel over rows reads tensors in layouts that are drawn, and broadcast ones, as PyTorch does."""
+    """Assert that a row kernel agrees with PyTorch on tensors of drawn layouts and broadcast shapes."""
     shape = [*data.draw(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=3)), 8]
     shape = [*shape, data.draw(st.sampled_from([16, 17, 33]))]
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))

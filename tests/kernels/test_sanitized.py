@@ -111,7 +111,7 @@ def computed_again(x, b):
 
 
 def sanitized(folder, dtype, change=lambda source: source, formula=chosen):
-    """Run a kernel on arrays of all sizes; return its exit status and what it says."""
+    """Run a kernel on arrays of all sizes; return its exit status and output."""
     x, b = torch.zeros(4, 8, dtype=dtype), torch.zeros(8, dtype=dtype)
     (region,) = regions_of(make_fx(formula, tracing_mode="fake")(x, b).graph)
     types = TYPES.format(STORED[dtype])
@@ -121,7 +121,7 @@ def sanitized(folder, dtype, change=lambda source: source, formula=chosen):
 
 
 def sanitized_rows(folder, dtype, change=lambda source: source):
-    """Run a kernel over rows in the same way."""
+    """Run a row kernel in the same way."""
 
     def formula(x, b):
         s = (x * b).sum(-1, keepdim=True)
@@ -134,7 +134,7 @@ def sanitized_rows(folder, dtype, change=lambda source: source):
 
 
 def sanitized_column_sums(folder, dtype, over_rows, change=lambda source: source):
-    """Run a kernel with a sum over rows in the same way: one that has sums of rows too, or not."""
+    """Run a kernel with column sums in the same way, with or without row reductions."""
 
     def formula(x, b):
         y = x * b + x
@@ -154,7 +154,7 @@ def sanitized_column_sums(folder, dtype, over_rows, change=lambda source: source
 
 
 def ran(folder, source):
-    """Compile and run a program; return its exit status and what it says."""
+    """Compile and run a program; return its exit status and output."""
     (folder / "kernel.cpp").write_text(source)
     compiler = sanitizer(folder)
     flags = [*build.flags(compiler), "-O1", "-g", *SANITIZED, *build._machine()[1]]

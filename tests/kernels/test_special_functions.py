@@ -31,7 +31,7 @@ AT_ENDS = {
 
 
 def ours(x):
-    """Return what a kernel of all functions computes, by name."""
+    """Return the results of one kernel with all functions, by name."""
     graph = make_fx(lambda x: [function(x) for function in FUNCTIONS.values()], tracing_mode="fake")(x)
     return dict(zip(FUNCTIONS, lower(native.lowered([graph], [False])[0])(x), strict=True))
 
@@ -46,7 +46,7 @@ def exact(name, x):
 
 
 def points(name, dtype, count=1500):
-    """Return random numbers of a function's domain, of all sizes and evenly spread."""
+    """Return random points of a function's domain, of every magnitude and evenly spread."""
     random = torch.Generator().manual_seed(3)
     low, high = RANGES.get(name, (-700.0, 700.0))
     even = low + (high - low) * torch.rand(count, dtype=torch.float64, generator=random)
@@ -56,7 +56,7 @@ def points(name, dtype, count=1500):
 
 
 def errors(name, x, y):
-    """Return the largest error of results in ulp of their dtype, of those that are normal numbers."""
+    """Return the largest error, in ulp of the dtype, of the results that are normal numbers."""
     info, worst = torch.finfo(y.dtype), 0.0
     for at, value in zip(x.tolist(), y.tolist(), strict=True):
         if info.smallest_normal < abs(value) < INF:

@@ -58,7 +58,7 @@ def test_at_most_16_terms_are_summed_in_float32(size):
     terms = (x * x * x + x).double()
     assert (run(x)[0].double() - terms.sum()).abs() <= 2.0**-24 * (
         0.5 + 1.5
-    ) * terms.sum()  # rounded once, and 16 times
+    ) * terms.sum()  # half an ulp for the result, and the rounding of 16 terms
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,14 @@ def _stand_in(tmp_path_factory):
 
 
 def kernels_of(function, *tensors, exact=False):
-    """Return the kernels of a function that returns a list, and what runs it on tensors of the CPU."""
+    """Return the kernels of a function that returns a list, and a callable that runs them on CPU tensors."""
     (module,) = lowered([graph_on_gpu(function, *tensors)], [exact], GPU)
     return [node.target.kernel for node in module.graph.nodes if is_kernel(node.target)], lower(module)
 
 
 @functools.cache
 def both(dtype, exact=False):
-    """Return what our kernels and what PyTorch's compute for every op that `test_lowerings` tries, by name."""
+    """Return the results of our kernels and of PyTorch's for every op of `test_lowerings`, by name."""
     x, y = test_lowerings.inputs(dtype, 2)
     unary, binary = test_lowerings.UNARY, test_lowerings.BINARY
     names = [name for name in (*unary, *binary) if not exact or name in test_lowerings.EXACT]
@@ -53,7 +53,7 @@ ON_GPU = {
 
 
 def right_of(name, dtype, theirs):
-    """Return what PyTorch computes on a GPU, where it computes `theirs` on the CPU."""
+    """Return PyTorch's result on a GPU; `theirs` is its result on the CPU."""
     given = test_lowerings.inputs(dtype, 1 if name in test_lowerings.UNARY else 2)
     return ON_GPU[name](*given) if name in ON_GPU else theirs
 
@@ -112,7 +112,7 @@ def test_inputs_of_any_layout_match_pytorch(data):
 
     right = function(*[t.double().expand(shape) for t in (x, y, z)])
     dense = [torch.randn_like(t.contiguous()) for t in (x, y, z)]
-    for recorded in (dense, (x, y, z)):  # it is made for strides, and called with others
+    for recorded in (dense, (x, y, z)):  # traced with one set of strides, called with another
         _, run = kernels_of(function, *recorded)
         for ours, theirs, exact in zip(run(x, y, z), function(*recorded), right, strict=True):
             assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
@@ -225,4 +225,4 @@ def test_exact_16_bit_graph_rounds_each_result(dtype):
     (x,) = test_lowerings.inputs(dtype, 1)
     ours, fused = (kernels_of(quantised, x, exact=exact)[1](x)[0].nan_to_num() for exact in (True, False))
     assert torch.equal(ours, quantised(x)[0].nan_to_num())
-    assert not torch.equal(fused, ours)  # that rounds once
+    assert not torch.equal(fused, ours)  # the fused kernel rounds once

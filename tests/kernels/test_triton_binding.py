@@ -75,7 +75,7 @@ def test_reductions_are_left_to_pytorch_and_pointwise_ops_are_fused():
 
 
 def traced(function, *devices):
-    """The graph of a function of one tensor of 5 numbers on each device; one number for what is named "number"."""
+    """The graph of a function of a tensor of 5 numbers on each device; the device "number" means a CPU scalar."""
     with FakeTensorMode():
         fakes = [torch.empty([] if d == "number" else 5, device="cpu" if d == "number" else d) for d in devices]
         return make_fx(function)(*fakes).graph

@@ -110,7 +110,7 @@ def test_functions_call_libdevice(dtype):
     called = set(re.findall(r'symbol = "(\w+)"', made["ttir"]))
     assert called == {f"__nv_{name}{'f' if dtype == torch.float32 else ''}" for name in CALLED}
     assert ".extern .func" not in made["ptx"]  # all of them are there
-    # what is approximate there is where libdevice corrects it, and subnormal numbers are kept everywhere else
+    # approximations remain only where libdevice corrects them; subnormal numbers are kept everywhere else
     rest = re.findall(r"\S*(?:approx|full|ftz)\S*", made["ptx"])
     assert set(rest) <= {"ex2.approx.f32", "ex2.approx.ftz.f32", "rcp.approx.ftz.f64", "rcp.approx.ftz.f32"}
 
@@ -124,7 +124,7 @@ def test_float64_constants_keep_all_digits():
 def test_exact_16_bit_graph_rounds_each_result(target):
     x = torch.randn(50).bfloat16()
     texts = [compiled(lambda x: [x * 0.3 + 0.7 - x], x, exact=e, target=target)["ptx"] for e in (False, True)]
-    # a difference that is rounded to 16 bits at once, one of 16 bits has the same bits
+    # a float32 difference rounded to 16 bits equals the 16-bit difference
     fused, exact = (len(re.findall(r"cvt\.rn\.bf16|(?:sub|fma)\.rn\.bf16", text)) for text in texts)
     assert exact == 3 * fused > 0
 

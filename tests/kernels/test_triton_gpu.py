@@ -86,7 +86,7 @@ def test_formulas_are_as_accurate_as_pytorchs(name, dtype):
 
 
 def both(dtype, exact=False):
-    """Return what our kernels and what PyTorch's compute for every op that `test_lowerings` tries, by name."""
+    """Return the results of our kernels and of PyTorch's for every op of `test_lowerings`, by name."""
     x, y = (t.to(DEVICE) for t in test_lowerings.inputs(dtype, 2))
     unary, binary = test_lowerings.UNARY, test_lowerings.BINARY
     names = [name for name in (*unary, *binary) if not exact or name in test_lowerings.EXACT]
@@ -98,9 +98,9 @@ def both(dtype, exact=False):
 
 
 CANCELS = {"addcmul", "addcdiv"}
-"""x + 0.3 y y and x + 0.3 y / x: we round 0.3 y, PyTorch's kernels for GPUs y y and y / x, and where the sum cancels,
-that is what is left. Of x = -1.75272, y = 2.42102 in float32 ours is 71 ulp of the sum off, half an ulp of x. So errors
-are held against x."""
+"""x + 0.3 y y and x + 0.3 y / x: we round 0.3 y, PyTorch's CUDA kernels y y and y / x; where the sum cancels, this
+difference remains. At x = -1.75272, y = 2.42102 in float32 our result is off by 71 ulp of the sum, half an ulp of x. So
+errors are relative to x."""
 
 
 @pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)

@@ -94,7 +94,7 @@ def test_saved_tensor_hooks_are_called(on):
 def test_checkpoint_recomputes_the_op(on, reentrant):
     x = leaf(3)
     op = pullback.function(gate)
-    for _ in range(3):  # the first forward is in Python, what follows is not
+    for _ in range(3):  # only the first forward runs in Python
         x.grad = None
         torch.utils.checkpoint.checkpoint(lambda t: op(op(t)), x, use_reentrant=reentrant).sum().backward()
         assert torch.allclose(x.grad, grad(gate(gate(x)).sum(), x)[0])

@@ -45,7 +45,7 @@ def test_partials_are_terms_of_the_registry(name):
 
 _SMOOTH_FOR_A_CONDITION = {"where", "masked_fill"}
 _HIGHER = {"i1e"}
-"""Ops whose second derivative jumps."""
+"""Ops with a discontinuous second derivative."""
 
 
 def test_non_smooth_ops_have_kinks():
@@ -53,7 +53,7 @@ def test_non_smooth_ops_have_kinks():
     kinks = {name for name in readable if ALL[name].kink}
     not_smooth = {name for name in readable if ALL[name].continuity is not Continuity.SMOOTH}
     assert kinks - not_smooth == _SMOOTH_FOR_A_CONDITION | _HIGHER
-    assert not_smooth - kinks == {"nan_to_num"}  # it jumps where there is no number
+    assert not_smooth - kinks == {"nan_to_num"}  # discontinuous only at NaN
 
 
 @pytest.mark.parametrize("name", [n for n, op in ALL.items() if op.aten and op.continuity is Continuity.STEPS])
@@ -68,7 +68,7 @@ def test_steps_are_constant_between_jumps(name):
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.rounding is not Rounding.FREE and op.partials])
 def test_reproducible_ops_round_to_nearest(name):
     points = torch.rand(OPS[name].arity, 500, generator=torch.Generator().manual_seed(0)) * 8 - 4
-    exact = OPS[name].value(*points.double())  # a product or sum of float32 is one of float64, or next to it
+    exact = OPS[name].value(*points.double())  # float64 holds a product of float32 exactly, and a sum nearly so
     assert torch.equal(OPS[name].value(*points), exact.float())
 
 

@@ -30,7 +30,7 @@ ULPS = {
     "i1": 12,
     "i1e": 12,
 }  # the rest within 4
-ULPS["trigamma"] = 2**23  # PyTorch's series is one for float32
+ULPS["trigamma"] = 2**23  # PyTorch's series has float32 accuracy
 
 
 @pytest.mark.parametrize("op", sorted(OPS.keys() - CONDITIONS - {"where"}))

@@ -11,7 +11,7 @@ REFUSED = "is not an argument: its rule gives gradients to arguments alone"
 
 
 def reading(w, residuals=False, by="vjp"):
-    """Return an op that multiplies by `w`, which is no argument."""
+    """Return an op that multiplies by the captured tensor `w`."""
 
     @pullback.function(residuals=residuals)
     def scaled(x):

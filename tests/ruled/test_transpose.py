@@ -43,7 +43,7 @@ def test_forward_and_reverse_mode_follow_from_either_rule(op):
     assert torch.equal(gx, 5 * Y)
     assert torch.equal(gy, 7 * X)
     assert torch.equal(torch.func.jvp(lambda x, y: op(x, y)[0], (X, Y), (ONES, 2 * ONES))[1], 5 * Y + 14 * X)
-    assert torch.equal(torch.func.jvp(lambda x: op(x, Y)[0], (X,), (ONES,))[1], 5 * Y)  # y does not move
+    assert torch.equal(torch.func.jvp(lambda x: op(x, Y)[0], (X,), (ONES,))[1], 5 * Y)  # y has no tangent
 
 
 @pytest.mark.parametrize("op", [product, product_by_jvp], ids=["vjp", "jvp"])
@@ -72,7 +72,7 @@ def test_linearity_is_tested_unless_declared():
 
 
 class Bound:
-    """A number that may change, and shows the same whatever it is."""
+    """A mutable number whose repr does not change."""
 
     value = 0.0
 

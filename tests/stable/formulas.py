@@ -1,4 +1,4 @@
-"""Formulas of one variable as people write them, most of them unstable somewhere."""
+"""Common formulas of one variable, most of them unstable somewhere."""
 
 FORMULAS = {
     "log_sigmoid": "log(sigmoid(x))",

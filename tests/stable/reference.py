@@ -96,7 +96,7 @@ NUMBERS = {
 
 
 def value(root, **point):
-    """The value of a term; `None` where mpmath has none that is real."""
+    """The value of a term; `None` where mpmath has no real value."""
     found = {}
     try:
         for term in topological([root]):
@@ -116,7 +116,7 @@ def value(root, **point):
 
 
 def agrees(high, low, expected):
-    """Whether a truth is an expected value (`None`: there is none) as closely as it promises."""
+    """Whether an exact value matches an expected one (`None`: undefined) to its promised accuracy."""
     if expected is None or np.isnan(high):
         return expected is None and np.isnan(high)
     if abs(expected) > 1.7976931348623158e308:
@@ -126,5 +126,5 @@ def agrees(high, low, expected):
 
 
 def close(high, expected):
-    """Whether a number is zero or within its last digit: all that is promised of values below 2⁻⁴⁰⁰."""
+    """Whether a number is zero or right to its last digit, as promised of values below 2⁻⁴⁰⁰."""
     return high == 0 or abs(mp.mpf(float(high)) - expected) <= math.ulp(high)

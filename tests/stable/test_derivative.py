@@ -38,7 +38,7 @@ def test_partials_match_mpmath(op):
                 continue
             expected = mp.diff(lambda t, at=at, name=name: reference.value(root, **{**at, name: t}), at[name])
             if isinstance(expected, mp.mpc):
-                continue  # a negative number to a power that is varied
+                continue  # a negative base with a varying exponent
             found = values(derivative(root, name), **{n: [x] for n, x in at.items()})
             assert abs(found.high.item() - expected) <= 1e-15 * abs(expected) + 1e-40, (name, at)
 

@@ -24,7 +24,7 @@ OPERANDS = {"exact": (var("x"), var("y")), "wide": (parse("x*1.3"), parse("y - 0
 
 
 def of_op(op, a, b):
-    """Return a number with an op in it."""
+    """Return a number-valued term that contains an op."""
     if op == "where":
         return Term(op, (parse("x > y"), a, b))
     if op in LOGICAL:

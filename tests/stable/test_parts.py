@@ -232,7 +232,7 @@ def parted(formula, forms):
 
 
 def losses(case):
-    """Return two functions of a case's tensors that give one number: of the op, and of what is right in float64."""
+    """Return two scalar losses of a case's tensors: of the op, and of the float64 reference."""
     formula, forms, right, tensors = case
     op = parted(formula, forms)
     weights = torch.linspace(0.5, 1.5, right(*tensors).numel(), dtype=torch.float64).reshape(right(*tensors).shape)
@@ -453,7 +453,9 @@ ZOO = [several, chosen, shared, with_sizes, by_methods, standardised]
 @pytest.mark.parametrize("formula", ZOO, ids=lambda f: f.__name__)
 @pytest.mark.few(2)
 def test_formula_with_replaced_parts_computes_the_same(formula, monkeypatch):
-    monkeypatch.setattr(forms_module, "_require_sound", lambda *certificate: None)  # these forms are bad in their tails
+    monkeypatch.setattr(
+        forms_module, "_require_sound", lambda *certificate: None
+    )  # these forms are inaccurate in their tails
     parts = PartitionedFormula(formula).parts(torch.float32)
     op = pullback.function(formula)
     op._stable.use(*map(plainly, parts))

@@ -20,7 +20,7 @@ from pullback.stable.sampling import sample_points
 from pullback.stable.term import Term, show, substitute, topological, var, variables
 
 BITS = 400
-ENOUGH = 200  # bits that a value must have to count
+ENOUGH = 200  # accurate bits that a value needs to be compared
 RANGES = ((-2, 2), (0, 1), (-1, 0), (0.5, 6), (1, 40), (-1.5, -1))
 PRINCIPAL = {"atan(tan(a)) => a": 1.5}
 """Rules that hold for small arguments only; a merge elsewhere is refused by its values."""

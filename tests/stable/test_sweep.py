@@ -81,7 +81,9 @@ VALUE = Quantity(0, ())
 
 
 def test_better_reference_decides_open_points():
-    better = {VALUE: (parse("expm1(x) - x"), parse("x*x*(0.5 + x/6) + x*x*x*x/24"))}  # the second is apart, and ignored
+    better = {
+        VALUE: (parse("expm1(x) - x"), parse("x*x*(0.5 + x/6) + x*x*x*x/24"))
+    }  # the second disagrees, and is ignored
     function = lambda x: x.exp() - 1 - x  # noqa: E731
     alone, helped = (measure_chunk(task(function, (2.0**-9, 2.0**-8), 0, r), 0x3B0) for r in (None, better))
     assert (helped.basis.undecided, helped.basis.refuted) == (0, 0)
@@ -213,7 +215,7 @@ def test_sweep_on_two_dask_workers(tmp_path, expected):
     ):
         executor = client.get_executor()
         assert sweep(task(torch.sigmoid, NARROW), executor=executor, resume=tmp_path / "f", chunks=CHUNKS) == expected
-        by_value = task(lambda x: torch.sigmoid(x), NARROW)  # Dask sends what pickle cannot
+        by_value = task(lambda x: torch.sigmoid(x), NARROW)  # Dask pickles by value
         assert sweep(by_value, executor=executor, resume=tmp_path / "g", chunks=CHUNKS) == expected
 
 
@@ -274,6 +276,6 @@ def test_forms_of_the_quick_rules_serve_as_references(tmp_path):
         domain={"x": (8.0, 8.03125)},
         resume=tmp_path / "done.jsonl",
     )
-    for row in measured.rows:  # float64 has no bounds of 1 − tanh² there that are close enough
+    for row in measured.rows:  # bounds of 1 − tanh² in float64 are too wide there
         assert (row.summary.points, row.summary.undecided) == (2**15 + 1, 0)
         assert row.summary.max_ulp > 1e5

@@ -1,4 +1,4 @@
-"""Classes written for the operators of PyTorch's database equal the operators and pass the audit.
+"""Classes written for operators of PyTorch's database equal the operators and pass the audit.
 
 `python -m tests.write.test_opinfo` tries the whole database. It prints how many are written, and why others are not.
 """
@@ -24,7 +24,7 @@ SHARES = [pytest.param(slice(1, None, 120), 3, id="few")] + [
     pytest.param(slice(shard * EVERY, None, EVERY * SHARDS), 25, id=str(shard), marks=pytest.mark.slow)
     for shard in range(SHARDS)
 ]
-"""Entries that a test tries, and a lower bound on how many of them are written."""
+"""Entries of a test, and a lower bound on the number that can be written."""
 OPTIONS = Options(select=("PB1",), budget=2)
 
 OF_THE_OPERATOR = {
@@ -34,7 +34,7 @@ OF_THE_OPERATOR = {
     "scatter": "where an index repeats, every value written there gets the gradient",
     "scatter_reduce.amin": "where values are equal, PyTorch shares the gradient among them",
 }
-"""Findings that PyTorch's own operator has too, and why."""
+"""Findings that PyTorch's operator shares, and the reason."""
 
 
 def write_entry(name, entry):

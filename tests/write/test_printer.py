@@ -166,7 +166,7 @@ def test_undeclared_nonlinear_rule_is_refused():
 
 
 class Rounds(torch.autograd.Function):
-    """Straight through."""
+    """A straight-through estimator."""
 
     @staticmethod
     def forward(ctx, x):

@@ -38,7 +38,7 @@ WITHOUT_A_GRADIENT = {"stop_grad"}
 
 @pytest.fixture(scope="module")
 def modules(name, tmp_path_factory):
-    """The module written for a target, and that of its tests."""
+    """The module written for a target, and the module of its tests."""
     folder = tmp_path_factory.mktemp("written")
     number = sorted(TARGETS).index(name)
     with pytest.MonkeyPatch.context() as patch:

@@ -79,7 +79,7 @@ def test_worst_nearby_caps_the_errors_of_neighbours():
 
 
 def _step(at):
-    """Return the errors of one that fails above a point and of one that fails up to it."""
+    """Return the errors of an implementation that fails above a point and of one that fails up to it."""
     return lambda x: (np.where(x <= at, 0.5, 1e9), np.where(x > at, 0.5, 1e9))
 
 

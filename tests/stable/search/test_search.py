@@ -17,7 +17,7 @@ from pullback.stable.term import parse, variables
 
 
 def fresh(names, domain, count=6000, seed=99):
-    """Return points of another sampler than the search's."""
+    """Return points from a sampler other than the search's."""
     random = np.random.default_rng(seed)
     columns = {}
     for name in names:

@@ -69,8 +69,8 @@ class Rounding(TorchDispatchMode):
         stored: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.wavers = wavers  # each sum and product takes a number as it would have been rounded elsewhere
-        self.stored = stored  # each takes it as it is, or as a kernel has stored it in this dtype
+        self.wavers = wavers  # perturb the operands of sums and products, as other kernels might round them
+        self.stored = stored  # use operands unrounded or rounded to this dtype, as a kernel may have stored them
         self.dtype, self.seed, self.overflows = dtype, seed, overflows
         self.is_within = is_within  # inside an op of several steps, which other kernels sum in another order
 
@@ -102,7 +102,7 @@ class Rounding(TorchDispatchMode):
             result = others if self.is_within else tree_map(self._without_cancelled, result, others)
         elif _SUMS.search(func.__name__):
             others = func(*tree_map_only(Tensor, self._disturbed, args), **kwargs)
-            if self.is_within or "mean" in func.__name__:  # divided by whatever n: it is exact by chance alone
+            if self.is_within or "mean" in func.__name__:  # an intermediate sum or a mean: exact only by chance
                 result = others
         if _PRODUCTS.search(func.__name__):
             result = others = tree_map_only(Tensor, self._in_the_plane, others)
@@ -118,7 +118,7 @@ class Rounding(TorchDispatchMode):
         return tree_map(functools.partial(self._rounded, given=given), result, others)
 
     def _without_cancelled(self, x: Any, other: Any) -> Any:
-        """Return a result of several steps; where its terms cancel, which makes it look exact, the other."""
+        """Return a result of several steps; where its terms cancel, so that it looks exact, return `other`."""
         if not isinstance(x, Tensor) or x.dtype != torch.float64 or _has_no_memory(x):
             return x
         return torch.where((x - other).abs() > 8 * torch.finfo(torch.float32).eps * x.abs(), other, x)
@@ -137,7 +137,7 @@ class Rounding(TorchDispatchMode):
         return torch.where(x == 0, torch.copysign(x, self._share(x)), x)
 
     def _off_by_an_ulp(self, x: Tensor, given: list[Any]) -> Tensor:
-        """Return results off by an ulp of float64: equal ones of unequal inputs may have been rounded otherwise."""
+        """Return results off by an ulp of float64: equal results of unequal inputs may round differently."""
         if x.dtype != torch.float64 or _has_no_memory(x):
             return x
         alike = (y for y in given if isinstance(y, Tensor) and (y.shape, y.dtype) == (x.shape, x.dtype))
@@ -199,7 +199,7 @@ class Rounding(TorchDispatchMode):
         is_long = self.dtype.itemsize == 2 and self.seed * 0x9E3779B1 >> 16 & 1
         to = torch.float32 if is_long else self.dtype
         near = torch.where(exact, x, self._round_to(to, self._near(other, to)))
-        return torch.where(x.isnan(), torch.copysign(x, self._share(x)), near)  # the sign of a NaN is chance
+        return torch.where(x.isnan(), torch.copysign(x, self._share(x)), near)  # the sign of a NaN is arbitrary
 
     def _round_to(self, dtype: torch.dtype, x: Tensor) -> Tensor:
         if self.overflows:
@@ -208,7 +208,7 @@ class Rounding(TorchDispatchMode):
         return torch.where(x.isfinite(), torch.ldexp(fraction.to(dtype).double(), exponent), x)
 
     def _near(self, x: Tensor, dtype: torch.dtype, share: Tensor | None = None) -> Tensor:
-        """Return numbers up to half an ulp of a dtype away; up to one ulp for float64, which has no bits for half."""
+        """Return numbers up to half an ulp of a dtype away; one ulp for float64, which cannot represent half."""
         share = self._share(x) if share is None else share
         share = share.sign() if dtype == torch.float64 else share
         info = torch.finfo(dtype)
@@ -292,7 +292,7 @@ def wrong_values(
         eps, tiny = info.eps, info.smallest_normal
     else:
         eps, tiny = 0.0, 0.0
-    overflows = ours.dtype == torch.float16  # 300² does, and there the derivative at infinity is right, too
+    overflows = ours.dtype == torch.float16  # 300² overflows, and there the derivative at infinity is right, too
     ours, native, true = (_real(x) for x in (ours, native, true))
     reach = true.to(native.dtype).to(torch.float64) if native.is_floating_point() else true.double()
     ours, native, true = ours.double(), native.double(), true.double()
@@ -309,8 +309,10 @@ def wrong_values(
     if _HIGHER.search(label):
         kinds |= true.isnan() | ~ours.isfinite() & ~true.isfinite()
     unmeasured = ~native.isfinite() if overflows else torch.zeros_like(true, dtype=torch.bool)
-    divided = torch.zeros_like(unmeasured)  # by what cancels to 0 in PyTorch and in a run without an end of the range
-    # PyTorch's sigmoid and exponential in vector code are 0 there, and ties of their results go either way
+    divided = torch.zeros_like(
+        unmeasured
+    )  # quotients by a sum that cancels to 0 in PyTorch and in a run with unlimited range
+    # PyTorch's vectorised sigmoid and exp flush to 0 there, and ties of their results go either way
     subnormal = (ours.abs() < tiny) & (true.abs() < tiny) & (tiny == _LEAST_NORMAL)
     wrong = None
     for runs in RUNS:
@@ -326,13 +328,13 @@ def wrong_values(
                 left = torch.maximum(left, _error(run, true))
                 continue
             if i == _IN_32_BITS and eps > torch.finfo(torch.float32).eps:
-                continue  # it does not overflow where others do
+                continue  # this run has a larger range than the others
             if _has_overflow(i):
                 unmeasured &= ~run.isfinite()
             else:
                 divided |= ~native.isfinite() & ~run.isfinite()
         ulps = ULPS * eps * true.abs().nan_to_num(0, 0, 0).clamp(min=tiny)
-        least = eps * tiny * (true == 0)  # what terms that cancel may leave
+        least = eps * tiny * (true == 0)  # the remainder of cancelling terms
         ulps = torch.where(untouched, least, ulps)
         ulps = torch.where(~native.isfinite(), ulps.clamp(min=_FLUSHED), ulps)
         slack = torch.maximum(MULTIPLE * bar, 2 * left) + ulps

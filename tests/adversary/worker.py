@@ -37,10 +37,10 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
         (folder / "last").write_text(str(trial))
         if str(trial) not in seen:
             if failed and time.monotonic() - failed[0] > SHRINKING:
-                return  # what fails is small enough
+                return  # the failing trial is small enough
             seen[str(trial)] = wrongs(trial)
         wrong = seen[str(trial)]
-        if not failed:  # what comes after is shrinking
+        if not failed:  # later trials shrink the failure
             counts["ran"] += 1
             counts["refused by PyTorch"] += wrong is None
         (folder / "counts").write_text(f"{counts['ran']} {counts['refused by PyTorch']}")

@@ -143,7 +143,7 @@ WAYS = {
 
 
 def without(names):
-    """Return what each use says without the names, as a child process finds it; nothing if that crashes."""
+    """Return the outcome of each use without the names, found in a child process; empty if that crashes."""
     receiving, sending = os.pipe()
     child = os.fork()
     if child == 0:

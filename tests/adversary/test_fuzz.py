@@ -1,4 +1,4 @@
-"""What the fuzzer reports of a finished batch."""
+"""Findings that the fuzzer reports of a finished batch."""
 
 from types import SimpleNamespace
 

@@ -4,7 +4,7 @@ import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.catalog.against import assert_close
+from tests.catalog.reference import assert_close
 
 from pullback import catalog
 

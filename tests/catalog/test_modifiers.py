@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.catalog.against import DTYPES, bits, extremes
+from tests.catalog.reference import DTYPES, bits, extremes
 
 import pullback
 from pullback import catalog

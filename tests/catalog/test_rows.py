@@ -6,7 +6,7 @@ from itertools import combinations_with_replacement
 import mpmath
 import pytest
 import torch
-from tests.catalog.against import DTYPES, assert_close
+from tests.catalog.reference import DTYPES, assert_close
 
 from pullback import catalog
 

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from tests.catalog.against import DTYPES, bits, extremes, orders
+from tests.catalog.reference import DTYPES, bits, extremes, orders
 
 from pullback import catalog
 

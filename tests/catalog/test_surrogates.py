@@ -5,7 +5,7 @@ import math
 import mpmath
 import pytest
 import torch
-from tests.catalog.against import DTYPES, assert_close, bits, exact, extremes, orders
+from tests.catalog.reference import DTYPES, assert_close, bits, exact, extremes, orders
 
 from pullback import catalog
 from pullback.catalog import surrogates

@@ -3,7 +3,7 @@
 import mpmath
 import pytest
 import torch
-from tests.catalog.against import DTYPES, assert_close, exact, orders
+from tests.catalog.reference import DTYPES, assert_close, exact, orders
 
 from pullback.catalog import tutorial
 

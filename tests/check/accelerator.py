@@ -1,6 +1,6 @@
-"""An accelerator that is not one: its tensors keep their numbers on the CPU, and what takes them computes there.
+"""A fake accelerator: its tensors keep their values on the CPU, where its ops compute them.
 
-As a program, audits functions that demand it, and prints what is found as JSON.
+As a program, audits functions that require the device, and prints the findings as JSON.
 """
 
 import json
@@ -20,7 +20,7 @@ class There(torch.Tensor):
 
     @staticmethod
     def __new__(cls, here):
-        """Make one with the numbers of another."""
+        """Make a tensor of the device from a tensor on the CPU."""
         made = torch._C._acc.create_empty_tensor(here.shape, here.dtype)
         made.__class__ = cls
         return made
@@ -30,7 +30,7 @@ class There(torch.Tensor):
 
 
 def compute(op, *args, **kwargs):
-    """Carry out any op of the device."""
+    """Run any op of the device on the CPU."""
     here, options = tree_map(lambda x: x.here if isinstance(x, There) else x, (args, kwargs))
     if op is torch.ops.aten._copy_from.default:
         (args[1].here if isinstance(args[1], There) else args[1]).copy_(here[0])
@@ -109,7 +109,7 @@ class Layer(torch.nn.Module):
 
 
 def audited(function, *inputs):
-    """Return the findings of an audit that are no mere information, with the reproduction of the first."""
+    """Return the errors and warnings of an audit, and PB006, with the reproduction of the first finding."""
     report = pullback.check(function, *inputs, select=("PB0", "PB1", "PB2", "PB401", "PB5"))
     findings = [(f.rule, f.severity, f.message) for f in report.findings if f.severity != "info" or f.rule == "PB006"]
     return findings, report.findings[0].reproduce if report.findings else ""

@@ -1,4 +1,4 @@
-"""Small custom functions, and the audit of one in this very process."""
+"""Small custom functions, and audits in the process of the test."""
 
 import torch
 from torch.autograd import Function
@@ -38,7 +38,7 @@ def uniform(*shape, low=0.0, high=1.0, seed=0):
 
 
 class Silent:
-    """Receives the news of an audit, and keeps what was found and the steps."""
+    """Events of an audit that collects findings and steps."""
 
     def __init__(self):
         self.findings = []
@@ -55,7 +55,7 @@ class Silent:
 
 
 def case_of(target, *args, **kwargs):
-    """Return the example of a call that an audit would make of these arguments."""
+    """Return the case that an audit would make of these arguments."""
     subject = subject_of(target)
     return make_case(args, kwargs, positional_names(subject), nested=subject.kind != "function")
 
@@ -66,11 +66,11 @@ def audit_of(target, *args, seed=0, **kwargs):
 
 
 def compare(target, *args, directions=3, seed=0, **options):
-    """Compare the gradient of `target` with the numeric derivative of its forward; the default of an audit."""
+    """Compare the gradient of `target` with the numeric derivative of its forward, by the defaults of an audit."""
     generator = torch.Generator().manual_seed(seed)
     return first_order(subject_of(target), case_of(target, *args), generator, directions, **options)
 
 
 def status(target, *args, **options):
-    """Return how the comparison of each input came out."""
+    """Return the status of the comparison of each input."""
     return [comparison.status for comparison in compare(target, *args, **options).comparisons]

@@ -1,4 +1,4 @@
-"""Source text as a module, in a file of its own so that its source can be read back."""
+"""Import of source text from a file, so that `inspect` finds its source."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""The audit of one subject, in this process: what it runs, on what, and what it says when it cannot."""
+"""The audit of one subject in this process: order of rules, cases, budget, and failures."""
 
 import itertools
 import math
@@ -122,7 +122,7 @@ def test_busy_machine_skips_no_rule(monkeypatch):
     run(target, normal(3), options=Options(select=("PB1", "PB2"), budget=60.0))
     needed = clock.seconds()
     shared = SimpleNamespace(process_time=time.process_time, monotonic=lambda: 2.9 * time.process_time())
-    monkeypatch.setattr("pullback.check.clock.time", shared)  # a third of a processor is ours
+    monkeypatch.setattr("pullback.check.clock.time", shared)  # this process gets a third of a processor
     events, _ = run(target, normal(3), options=Options(select=("PB1", "PB2"), budget=2 * needed))
     assert not any(f.rule == "PB006" for f in events.findings)
 
@@ -291,7 +291,7 @@ def test_first_working_input_is_varied_and_all_are_checked():
 
 
 def test_float32_inputs_are_widened_if_the_forward_accepts_float64():
-    factor = 1 + 2e-6  # far below what float32 can show
+    factor = 1 + 2e-6  # far below the resolution of float32
     off = function(torch.sin, lambda g, x: factor * g * x.cos())
     events, _ = run(off, normal(3).float())
     assert ("PB101", "warning", "wrong") in found(events)
@@ -548,7 +548,7 @@ def test_extra_dimension_of_size_one_in_a_gradient_is_an_info():
 
 
 class Passes(Function):
-    """The identity, with a gradient that no graph leads to."""
+    """The identity, with a gradient that is detached from the graph."""
 
     @staticmethod
     def forward(ctx, x):

@@ -1,4 +1,4 @@
-"""An example of a call: fresh copies that keep layouts, aliasing and names."""
+"""Cases: copies of example calls that keep layouts, aliasing and names."""
 
 from dataclasses import replace
 from functools import partial

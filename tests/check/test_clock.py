@@ -1,4 +1,4 @@
-"""Seconds that count: work, and a third of the clock where less is done."""
+"""The stopwatch of budgets: seconds of work, but at least a third of the elapsed time."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Nothing is held against functions that are right."""
+"""Right functions are not reported."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from ..bulk import audit_all
 from .controls import CONTROLS, FAMILIES
 
 QUICK = {family.CONTROLS[0].name for family in FAMILIES} - {"newton-sqrt"} | {"kepler"}
-"""One control of each family, for the short run. Auditing Newton's iteration takes more than 5 s."""
+"""One control of each family, for the short run; the audit of Newton's iteration takes more than 5 s."""
 
 
 REASONS = {

@@ -1,4 +1,4 @@
-"""In depth, inputs are drawn that differ in several things at once."""
+"""The option `deep`: random cases that vary several properties at once."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ class Scale(Function):
 
 
 def doubled_where(condition):
-    """The sine, with a gradient twice too large on some inputs."""
+    """The sine, with a gradient twice as large where `condition(x)` holds."""
 
     class Sine(Function):
         @staticmethod
@@ -94,7 +94,7 @@ def test_right_gradients_are_not_accused(shape):
 
 @pytest.mark.slow
 def test_constant_is_not_also_passed_as_a_variable():
-    """Of x·x the gradient is 2x, of which the backward gives x, as it should: the other x is no variable to it."""
+    """The gradient of x·x is 2x; the backward returns x, which is right if the second argument is a constant."""
 
     class Filtered(Function):
         @staticmethod
@@ -136,7 +136,7 @@ def test_drawn_cases_are_valid_inputs(case):
 )
 @pytest.mark.few(2)
 def test_combinations_of_properties_are_drawn(holds):
-    """Each combination is among what can be drawn, and hypothesis finds it."""
+    """Hypothesis finds each combination among the drawn cases."""
     base = case_of(Scale, normal(3, 5), normal(3, 5, seed=1), 2.0)
     found = find(
         cases_like(base), lambda case: holds(*case.tensors), settings=settings(max_examples=20_000, database=None)

@@ -1,4 +1,4 @@
-"""Audits on an NVIDIA GPU, which the machines that tests run on every day do not have."""
+"""Audits on an NVIDIA GPU; skipped without one."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""Ops of `pullback.function` under audit: a relaxed one is held against its relaxation, a ruled one as a Function."""
+"""Audits of ops of `pullback.function`: relaxed ops are compared with their relaxation, ruled ones with the formula."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def identity(x):
 
 
 def with_fault(formula, declared, carried_out):
-    """A relaxed op as it would be if our own machinery took the derivatives of something else."""
+    """A relaxed op whose implementation differentiates `carried_out` instead of the declared relaxation."""
 
     class Faulty(pullback.Op):
         relaxation = property(lambda self: declared)
@@ -109,7 +109,7 @@ def test_relaxed_op_with_another_gradient_is_wrong_whatever_its_name():
 def test_second_derivative_of_a_relaxation_is_checked():
     op = pullback.function(derivative_of=torch.tanh)(lambda x: torch.sign(x))
     assert audit(op).ok
-    # The first derivative is tanh's, but constant: a term of the second is lost.
+    # The first derivative is that of tanh, but detached: a term of the second is lost.
     again = with_fault(lambda x: torch.sign(x), torch.tanh, lambda x: x * (1 - torch.tanh(x.detach()) ** 2))
     assert [f.severity for f in found(audit(again), "PB401")] == ["error"]
 
@@ -215,7 +215,7 @@ def test_autograd_function_classes_are_found_and_called_by_apply(carried):
 
 @pytest.mark.slow
 def test_autograd_function_is_audited_with_the_arguments_of_its_forward(carried):
-    assert carried["Decay"].is_made  # it has no backward of its own
+    assert carried["Decay"].is_made  # it defines no backward
     assert not carried["Cube"].is_made
     report = pullback.check("carried_ops.py", budget=60, select=["PB1", "PB414"])
     assert {s.name: s.status for s in report.subjects} == {"Cube": "wrong", "Decay": "ok"}

@@ -1,4 +1,4 @@
-"""Findings on inputs that the audit made up: they weigh less than those on the example."""
+"""Findings on generated variants, which are less severe than findings on the example."""
 
 import pytest
 import torch
@@ -119,7 +119,7 @@ def test_limits_keep_their_order(kind):
 
 
 def test_difference_negligible_beside_the_example_is_small():
-    """As rounding is where a normalisation has a slope of 10⁶, since nothing varies."""
+    """Like rounding errors in a normalisation of constant rows, whose slope is 10⁶."""
     tiny = Comparison(0, "wrong", expected=0.0, got=2e-10, largest=2e-10)
     usual = Comparison(0, "ok", expected=0.3, got=0.3, largest=0.3)
     assert not tiny.is_small

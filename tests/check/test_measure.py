@@ -1,4 +1,4 @@
-"""How a function fared in each context: what the findings say, and "ok" only where something was compared."""
+"""The state of each context in a report: from its findings, and "ok" only after a comparison."""
 
 import torch
 

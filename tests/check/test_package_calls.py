@@ -1,4 +1,4 @@
-"""Calls of a Function that its package makes, and the Functions inside a callable."""
+"""Example calls taken from the package of a Function, and the Functions inside a callable."""
 
 import sys
 import textwrap

@@ -1,4 +1,4 @@
-"""Every reproduction that an audit prints runs, and shows what it says."""
+"""Every reproduction that an audit prints runs and shows its finding."""
 
 import itertools
 import sys
@@ -89,7 +89,7 @@ def blocks_that_a_prompt_refuses(code):
 
 
 def complaint(finding):
-    """Say what is amiss with a reproduction; empty if it shows what the finding says."""
+    """Return why a reproduction does not show its finding; empty if it does."""
     if blocks_that_a_prompt_refuses(finding.reproduce):
         return "it cannot be pasted"
     torch.compiler.reset()
@@ -110,11 +110,11 @@ def audited(target, inputs=lambda subject: None):
 
 
 OF_CHANCE = {"masked-scale/cached-by-address"}
-"""Mutants whose fault shows when memory is used again: a script cannot promise that."""
+"""Mutants whose fault needs an address to be reused, which no script can guarantee."""
 
 
 def one_for_each_rule(family):
-    """Return mutants that together are to be caught by every rule of a family that any of them is."""
+    """Return few mutants that cover all rules of a family which any mutant expects."""
     seen, chosen = set(), []
     for mutant in MUTANTS:
         new = {rule for rule in mutant.expects if rule.startswith(family)} - seen

@@ -1,4 +1,4 @@
-"""Every rule's page is a test: its bad example must be found by that rule, its good example must not."""
+"""The examples on each rule's page: the rule reports the bad one and not the good one."""
 
 import re
 
@@ -18,7 +18,7 @@ from .modules import import_source
 SECTIONS = ("## What it finds", "## Why it hurts", "## Limits", "## Bad", "## Good")
 OPTIONS = {"PB006": {"budget": 0.01}}
 AT_WORK = {f"PB00{k}": ("PB1",) for k in range(1, 8)} | {"PB003": ("PB101",), "PB006": ("PB401",)}
-"""Rules about the audit need other rules at work."""
+"""Rules about the audit itself need other rules to run."""
 each_rule = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 alone_and_among_all = pytest.mark.parametrize(
     "alone", [pytest.param(True, id="alone"), pytest.param(False, id="among all", marks=pytest.mark.slow)]
@@ -46,7 +46,7 @@ def findings(rule, module, alone):
 @alone_and_among_all
 @pytest.mark.few(35)
 def test_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
-    if rule.id == "PB003":  # the example never returns: do not wait the usual ten seconds for each attempt
+    if rule.id == "PB003":  # the example never returns: shorten the wait of ten seconds for each attempt
         monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=0.6, total=20))
     if rule.id == "PB415" and is_backward_kept_by_compiled_grad():
         pytest.skip("PyTorch keeps the backward here, as the page says")

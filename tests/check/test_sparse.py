@@ -1,4 +1,4 @@
-"""Functions of sparse tensors are audited with respect to the values of these."""
+"""Sparse inputs are differentiated with respect to their values."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What people who had not seen Pullback found on their own functions: bugs that passed, and right ones accused."""
+"""Regressions from users' own functions: bugs that passed, and right functions that were reported."""
 
 import numpy as np
 import pytest
@@ -175,7 +175,7 @@ def test_nan_on_an_ordinary_input_is_not_intended():
 )
 @pytest.mark.parametrize("select", ["PB1", "PB5"])
 def test_rounding_of_cancelling_terms_is_no_error(target, example, select):
-    """Of two elements, or of one, such a gradient is 0, and computed it is the rounding of its terms."""
+    """For rows of one or two elements such a gradient is 0; computed, it is the rounding of its terms."""
     assert not {rule for rule, severity in loud(target, example, select=select) if severity == "error"}
 
 
@@ -587,7 +587,7 @@ class Scores(Function):
     ("function", "given", "severity"),
     [
         (Pool, (normal(2, 3, 5, 5),), "error"),
-        (Gram, (normal(4, 4),), "warning"),  # a function of square matrices need not say so
+        (Gram, (normal(4, 4),), "warning"),  # the function may be meant for square matrices
         (Scores, (normal(2, 4, 4), normal(2, 4, 4)), "warning"),
     ],
 )
@@ -771,7 +771,7 @@ class Linear(Function):
 
 def test_backward_for_matrices_alone_is_an_info_if_the_forward_takes_batches():
     told = pullback.check(Linear, normal(5, 4), normal(3, 4), select="PB1").findings
-    assert [f.severity for f in told if f.rule == "PB119"] == ["info"]  # it may be by accident that the forward does
+    assert [f.severity for f in told if f.rule == "PB119"] == ["info"]  # the forward may accept sequences by accident
 
     class OfAny(Linear):
         @staticmethod
@@ -795,7 +795,7 @@ def test_backward_that_raises_on_nonfinite_outputs_is_an_error():
 
 
 def test_finding_on_a_shared_tensor_alone_is_a_warning():
-    """Where one argument has the values of the other, the clamp is reached: with two tensors as with one."""
+    """With equal arguments the clamp is active, whether they are one tensor or two."""
 
     class Excess(Function):
         @staticmethod
@@ -846,7 +846,7 @@ def test_lengths_and_offsets_follow_the_size_they_partition():
 
 
 def test_slight_nonlinearity_in_the_cotangent_is_a_warning():
-    """A gradient that is not quite linear in the cotangent, as an iteration leaves it."""
+    """A gradient that is slightly nonlinear in the cotangent, as after an iteration to a tolerance."""
     rough = function(torch.sin, lambda g, x: g * x.cos() * (1 + 5e-3 * torch.tanh(g.abs().sum())))
     assert loud(rough, normal(4), select="PB109") == {("PB109", "warning")}
     assert loud(function(torch.sin, lambda g, x: g.abs() * x.cos()), normal(4), select="PB109") == {("PB109", "error")}
@@ -900,7 +900,7 @@ def test_missing_process_group_is_a_warning():
 
     report = pullback.check(gathers, normal(3))
     (told,) = report.findings
-    assert (told.rule, told.severity) == ("PB001", "warning")  # which is no fault of the function
+    assert (told.rule, told.severity) == ("PB001", "warning")  # the environment is at fault, not the function
     assert not report.ok
     assert "a process of its own" in told.hint
 

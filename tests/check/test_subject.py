@@ -1,4 +1,4 @@
-"""Functions of tensors that are not on the CPU."""
+"""Functions of tensors on other devices than the CPU."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def test_on_device_moves_tensors_to_the_device_and_back():
         return [x, options["scale"] * 2, "a word"]
 
     out = OnDevice(call, torch.device("meta"))
-    with pytest.raises(NotImplementedError, match="meta"):  # there are no numbers to bring back
+    with pytest.raises(NotImplementedError, match="meta"):  # meta tensors cannot be copied back
         out(normal(3), options={"scale": normal(2)})
     assert seen == ["meta"]
     same = OnDevice(call, torch.device("cpu"))(normal(3), options={"scale": normal(2)})
@@ -44,7 +44,7 @@ def test_example_on_meta_is_refused():
 
 @pytest.fixture(scope="module")
 def found():
-    """What an audit finds on an accelerator: in a program of its own, as there is but one for a process."""
+    """Findings of audits on the fake accelerator, from a new process, since a process can register only one."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     command = [sys.executable, "-m", "tests.check.accelerator"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

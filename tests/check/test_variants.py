@@ -1,4 +1,4 @@
-"""Which variants of the working example are tried, where that depends on what the function does."""
+"""Variants that depend on the function: an extra dimension, shared inputs, its own output."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from .making import audit_of, normal
 
 
 def of_rows(total, dim=-1):
-    """Return a Function that takes the mean off each row, and in whose backward `total(g)` sums the rows."""
+    """Return a Function that centres each row; its backward sums the rows of the cotangent by `total(g)`."""
 
     class Centred(Function):
         @staticmethod

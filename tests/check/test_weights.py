@@ -1,4 +1,4 @@
-"""Weights: what a subject reaches without being given it is audited as its inputs are."""
+"""Weights, which a subject holds or captures, are audited like its inputs."""
 
 import functools
 import re
@@ -240,7 +240,7 @@ def test_tensor_passed_three_times_is_differentiated_in_each_place():
 
 
 def test_pytorch_loses_part_of_the_second_derivative_of_weight_norm():
-    """Not our finding alone: `gradgradcheck` fails on `torch._weight_norm`, too, and passes on the formula."""
+    """`gradgradcheck` fails on `torch._weight_norm` too, and passes on the formula."""
     v, g = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 1, dtype=torch.float64)
     inputs = [v.requires_grad_(), g.requires_grad_()]
     is_right = torch.autograd.gradgradcheck(lambda v, g: torch._weight_norm(v, g, 0), inputs, raise_exception=False)

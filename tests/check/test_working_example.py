@@ -1,4 +1,4 @@
-"""The working example of an audit: what a guess is doubted for, and what the audit then says."""
+"""The working example of an audit: doubts about guessed inputs, and their effect on severities."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def guessed(target, *given):
 
 
 def test_none_for_an_input_marked_by_the_audit_is_a_warning():
-    for rule in ("PB107", "PB101"):  # where the rule of its own is not run, the general one tells of it
+    for rule in ("PB107", "PB101"):  # PB101 reports it if PB107 is not selected
         (told,) = found(Ignores, rule)
         assert told.severity == "warning"
         assert told.verdict == "wrong"

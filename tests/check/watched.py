@@ -1,4 +1,4 @@
-"""Functions that are watched."""
+"""Functions for the tests of `pullback.watch`."""
 
 import torch
 from torch.autograd import Function
@@ -31,7 +31,7 @@ class Square(Function):
 
 
 cube, square = Cube.apply, Square.apply
-"""Bound before anybody watches."""
+"""Bound before the block that captures calls."""
 
 
 def ones(n=3):

@@ -1,4 +1,4 @@
-"""Functions that exist as text alone, and what the rules about the source find in them."""
+"""Functions that exist only as source text, and the findings of static rules on them."""
 
 import textwrap
 
@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 
 def subject(body, folder, after=""):
-    """Return the one Function of a file with this class body, never imported."""
+    """Return the Function of a file with this class body; the file is not imported."""
     path = folder / "kernels.py"
     text = f"{HEAD}class Op(Function):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n{textwrap.dedent(after)}"
     path.write_text(text, encoding="utf-8")
@@ -23,7 +23,7 @@ def subject(body, folder, after=""):
 
 
 def found(rule, body, folder, after=""):
-    """Return severity and message of what the rule finds; the rule's own line must hold what it quotes."""
+    """Return severity and message of each finding of the rule."""
     options = Options(select=(rule,))
     return [(f.severity, f.message) for f in audit.static_findings(subject(body, folder, after), options)]
 

@@ -1,4 +1,4 @@
-"""What an example has, its variants keep; what lacks it is doubtful."""
+"""Variants keep the domain of the example, such as unit rows or symmetry; a variant outside of it is doubtful."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_variants_keep_the_domain_of_the_example_or_are_doubtful(name):
     domain = Domain(base, takes=None)
     kept = [c for label, change in ORDINARY.items() for c in domain.keep(base.map_inputs(change, label))]
     assert sum(not case.doubtful for case in kept) >= 4
-    assert any(case.doubtful for case in kept) == (name not in ("symmetric", "positive definite"))  # told by a rule
+    assert any(case.doubtful for case in kept) == (name not in ("symmetric", "positive definite"))  # PB101 checks these
     for case in kept:
         assert case.doubtful or holds(case.tensors[0]), case.label
 

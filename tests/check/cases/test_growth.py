@@ -1,4 +1,4 @@
-"""How the shapes of the outputs follow a size, and examples repeated to a length that leaves a tail."""
+"""Output shapes as functions of input sizes, and examples repeated to a length that leaves a tail."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What values a parameter is given, the likeliest first."""
+"""Candidate values of a parameter, the likeliest first."""
 
 import ast
 import inspect
@@ -135,13 +135,13 @@ def test_constants_and_names_at_call_sites(tmp_path):
     source = subject_of(import_source(SOURCE, tmp_path, "guess_call_sites").Op).source
     assert hints_from_calls(source, 0) == []
     assert set(hints_from_calls(source, 1)) == {1.75, 0.125, 25}
-    assert hints_from_calls(source, 2) == [(2, 3)]  # the inner `window` hides the outer one
+    assert hints_from_calls(source, 2) == [(2, 3)]  # the inner `window` shadows the outer one
     assert hints_from_calls(source, 3) == ["valid"]
     assert hints_from_calls(source, 4) == []
     assert hints_from_calls(None, 0) == []
     assert names_at_calls(source, 1) == ["alpha"] * 3
     assert names_at_calls(source, 2) == ["window"] * 3
-    assert names_at_calls(source, 0) == []  # `x` is what anybody calls it
+    assert names_at_calls(source, 0) == []  # `x` is too common a name to tell anything
     assert isinstance(source.call_sites[0].arguments[0], ast.expr)
 
 

@@ -1,4 +1,4 @@
-"""What shows that a function iterates, and what follows from it."""
+"""Functions that iterate to convergence: detection, and the severity of findings on their variants."""
 
 import pytest
 import torch
@@ -50,6 +50,6 @@ def of_root(tolerance, factor=1.0):
 
 @pytest.mark.parametrize(("factor", "severities"), [(1.0, set()), (2.0, {"error"})])
 def test_unconverged_variant_is_no_error(factor, severities):
-    # Near 0 the first guess is good enough, and stays where it is: there the forward is flat.
+    # Near 0 the first iterate meets the tolerance and is returned as it is: there the forward is flat.
     found = pullback.check(of_root(1e-2, factor), 8 * normal(5) + 9, select="PB101").findings
     assert {f.severity for f in found if f.severity == "error"} == severities

@@ -1,4 +1,4 @@
-"""A working example is found for signatures as they are published, and the reasons are told where none is."""
+"""The search for a working example: signatures of published functions, and the reasons of a failed search."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def probed(target, seed=0):
 
 
 def example(target):
-    """Return the arguments found, once they have been seen to run forward and backward."""
+    """Return the arguments found, after forward and backward ran on them."""
     found = probed(target)
     assert found.case is not None, found.reasons
     run = forward(subject_of(target), found.case)

@@ -1,4 +1,4 @@
-"""Reproductions run, and rebuild the call exactly."""
+"""Reproductions run and rebuild the call exactly."""
 
 import math
 from collections import OrderedDict
@@ -130,7 +130,7 @@ def test_large_tensors_are_not_written_out():
 def test_long_tensor_keeps_its_strides(t):
     back = eval(literal(t), {"torch": torch})
     assert (back.shape, back.dtype, back.stride()) == (t.shape, t.dtype, t.stride())
-    assert is_long(t) != torch.equal(back, t)  # what is expanded from few elements is written out
+    assert is_long(t) != torch.equal(back, t)  # a tensor expanded from few elements is written out
 
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)

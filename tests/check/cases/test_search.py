@@ -1,4 +1,4 @@
-"""How far a guessed call gets, and whose fault it is that it gets no further."""
+"""Scores of guessed calls: how far they run, and whether the backward or the environment is to blame."""
 
 import pytest
 import torch

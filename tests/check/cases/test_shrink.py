@@ -1,4 +1,4 @@
-"""The shrunken case still fails and is no larger."""
+"""The shrunk case still fails and is no larger."""
 
 import torch
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ def size(case):
 
 
 def shrunken(case, fails, limit=10_000):
-    """Shrink, and count how often the question was put."""
+    """Shrink, and count the evaluations of `fails`."""
     asked = []
     return shrink(case, lambda c: asked.append(c) or fails(c), lambda: len(asked) < limit), len(asked)
 

@@ -1,4 +1,4 @@
-"""What the source of a forward tells of its parameters: how they are used, and which of them an error is about."""
+"""Parameters in the source of a forward: their roles, and the ones that an error is blamed on."""
 
 import ast
 

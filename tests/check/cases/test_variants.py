@@ -1,4 +1,4 @@
-"""Variants differ from the example in what they say, and in nothing else."""
+"""Variants differ from the example only as their label says."""
 
 import pytest
 import torch

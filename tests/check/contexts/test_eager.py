@@ -1,4 +1,4 @@
-"""The composition rules PB405 to PB415 and what they are made of."""
+"""The composition rules PB405 to PB415, and the settings that they compare."""
 
 import contextlib
 import threading
@@ -24,12 +24,12 @@ from ...probes import is_backward_kept_by_compiled_grad, is_twin_lost
 
 RULES = tuple(f"PB{number}" for number in range(405, 416))
 X = torch.tensor([[0.3, -1.2, 2.1], [0.7, 1.4, -0.4]], dtype=torch.float64)
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it is made to do here
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of several of these calls
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
-    """As in the process of an audit; threads that wait for each other cost more than these tensors."""
+    """Use one thread, as an audit does: for tensors this small, synchronisation costs more than the work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -341,7 +341,7 @@ def test_compiled_gradient_is_compared_at_another_size_and_with_shared_inputs(wh
             x, y = ctx.saved_tensors
             return ctx.factor * g * y, g * x
 
-    # Where PyTorch halves that gradient for every Function, it is no fault of this one.
+    # PyTorch versions that halve this gradient for every Function are excused.
     excused = when == "same tensor" and is_twin_lost()
     assert told(found(Product, X, X + 1, rules=["PB409"])) == ([] if excused else [("PB409", "error", "wrong")])
 
@@ -404,7 +404,7 @@ def test_saved_tensor_hooks_reveal_a_backward_that_needs_the_same_tensor():
 
 def test_unpacked_copy_has_a_new_address():
     class ByAddress(OldCube):
-        known = range(0, 2**63, 64)  # where memory of PyTorch's begins: at worst all of it has been in use
+        known = range(0, 2**63, 64)  # every aligned address, as if all memory had been used before
 
         @staticmethod
         def backward(ctx, g):
@@ -579,7 +579,7 @@ def test_refusal_reason_is_one_short_sentence():
 
 
 def test_audit_with_all_composition_rules_raises_no_exception():
-    with warnings.catch_warnings():  # an audit silences them, in a process of its own
+    with warnings.catch_warnings():  # the process of an audit ignores them
         end = audit.audit(subject_of(OldCube), Options(select=("PB4",)), [((X,), {})], Silent())
     assert end.cases >= 0
 

@@ -1,4 +1,4 @@
-"""What a control is, and how its inputs are drawn."""
+"""Controls, and random values for their inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

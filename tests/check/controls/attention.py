@@ -1,4 +1,4 @@
-"""Attention, and the turning of its queries by their position."""
+"""Attention, and rotary position embeddings."""
 
 import math
 

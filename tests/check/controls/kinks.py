@@ -1,4 +1,4 @@
-"""Activations with a kink, and what they do at it."""
+"""Activations with a kink, and their gradient at it."""
 
 import torch
 from torch.autograd import Function

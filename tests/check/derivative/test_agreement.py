@@ -1,4 +1,4 @@
-"""Two lists of tensors: equal but for rounding, or where not."""
+"""Comparison of two lists of tensors up to rounding."""
 
 import pytest
 import torch

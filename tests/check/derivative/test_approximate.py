@@ -1,4 +1,4 @@
-"""Gradients that are those of what the forward approximates."""
+"""Backwards that are the exact derivative of what the forward approximates."""
 
 import numpy
 import pytest

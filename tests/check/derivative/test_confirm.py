@@ -1,4 +1,4 @@
-"""A numeric derivative is asked twice before anything is called wrong by it."""
+"""A numeric derivative is confirmed by a second ladder of steps before a gradient is called wrong."""
 
 import pytest
 import torch

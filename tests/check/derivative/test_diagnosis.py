@@ -1,4 +1,4 @@
-"""The mistake that explains a wrong gradient is named."""
+"""Diagnosis of wrong gradients: swapped, missing, without conjugate, or of an ignored cotangent."""
 
 import pytest
 import torch

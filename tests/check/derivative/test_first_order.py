@@ -1,4 +1,4 @@
-"""A right gradient is never accused, a wrong one is, down to half a per mille in one element."""
+"""Right gradients are never reported, wrong ones are, down to half a per mille in one element."""
 
 import pytest
 import torch

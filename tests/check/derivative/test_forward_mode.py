@@ -1,4 +1,4 @@
-"""Tangents against the numeric derivative."""
+"""Comparison of jvp with the numeric derivative."""
 
 import pytest
 import torch

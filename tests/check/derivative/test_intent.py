@@ -1,4 +1,4 @@
-"""What counts as a sign that a backward is no derivative on purpose, and what must not."""
+"""Signs that a backward is intended not to be the derivative, in words and in structure."""
 
 import pytest
 import torch

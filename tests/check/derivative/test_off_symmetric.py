@@ -1,4 +1,4 @@
-"""A gradient that is right for symmetric matrices only, at a symmetric matrix that was given."""
+"""Gradients that are right for symmetric matrices only, at a symmetric example."""
 
 import pytest
 import torch

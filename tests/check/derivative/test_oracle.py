@@ -1,4 +1,4 @@
-"""The oracle is calibrated against derivatives in 40 digits: it must be sharp, and must know how sharp it is."""
+"""Calibration of the numeric derivative against 40 digits: small errors, and error bars that hold."""
 
 import mpmath
 import pytest
@@ -21,7 +21,7 @@ mp.dps = 40
 
 
 def noisy(x, size):
-    """Values that look random to any step that the oracle takes."""
+    """Noise that is uncorrelated at every step of the differences."""
     return size * torch.frac(torch.sin(x * 1e7) * 43758.5453)
 
 
@@ -101,7 +101,7 @@ def test_smooth_function_is_never_ten_bars_off(x, frequency, offset, slope):
 
 @pytest.mark.parametrize("frequency", [300, 500, 800])
 def test_aliased_ripple_is_detected_or_widens_the_bar(frequency):
-    """The coarse steps alias it; the fine ones, or the bar, must tell."""
+    """The coarse steps alias it; the fine steps must detect it, or the error bar must cover it."""
     x = uniform(300, low=-3, high=3, seed=2)
     estimate = along(lambda x: torch.sin(frequency * x), x)
     error = (estimate.low - frequency * torch.cos(frequency * x)).abs()
@@ -109,7 +109,7 @@ def test_aliased_ripple_is_detected_or_widens_the_bar(frequency):
 
 
 def test_peak_between_the_coarse_steps_is_detected():
-    """Both ends of each coarse step see 0, which agree with each other and with nothing finer."""
+    """Both ends of each coarse step are 0, so the coarse differences agree; only finer steps see the peak."""
     x = uniform(300, low=-0.01, high=0.01, seed=3)
     estimate = along(lambda x: torch.exp(-((300 * x) ** 2)), x)
     true = -2 * 300**2 * x * torch.exp(-((300 * x) ** 2))

@@ -1,4 +1,4 @@
-"""What a backward is given and returns, and that the class is left as it was."""
+"""Recording of the cotangents and gradients of a backward, without changing its class."""
 
 import pytest
 import torch

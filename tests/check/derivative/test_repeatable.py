@@ -1,4 +1,4 @@
-"""Memory that was allocated and never written, which holds other values on every run."""
+"""Uninitialised memory in values and gradients."""
 
 import contextlib
 import io

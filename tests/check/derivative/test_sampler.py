@@ -1,4 +1,4 @@
-"""Steps that suit the values, and gradients around a kink."""
+"""Step sizes for differences, and the hull of gradients around a kink."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Double backward, probed in both of the ways that users take it."""
+"""Double backward, by `autograd.grad` and by `.backward()`."""
 
 import pytest
 import torch
@@ -165,7 +165,7 @@ def test_backward_that_fails_has_no_second_derivative():
 
 
 def test_nonlinear_backward_is_inconclusive():
-    """Double backward hands it a sum of cotangents, of which it takes the magnitude only once."""
+    """Double backward passes a sum of cotangents, and |a + b| is not |a| + |b|."""
     audit = audit_of(function(lambda x: x**3, lambda g, x: 3 * g.abs() * x.detach() ** 2), normal(3))
     assert audit.nonlinearity is not None
     assert audit.second.status == "inconclusive"

@@ -1,4 +1,4 @@
-"""Which custom functions a target holds, under which names, and how to get at each again."""
+"""Discovery of the custom functions of a target, their names, and code that loads each."""
 
 import functools
 import sys
@@ -22,7 +22,7 @@ HEAD = "import torch\nfrom torch.autograd import Function\n"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
-    """An empty folder to work in; whatever is imported from it is forgotten afterwards."""
+    """An empty working directory; modules imported from it are removed afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(target_module, "_ADDED", set())
@@ -53,7 +53,7 @@ def names(subjects):
 
 
 def loaded(subject):
-    """What a reproduction would call."""
+    """The function that a reproduction would call."""
     namespace: dict = {}
     exec(subject.load, namespace)
     return namespace["fn"]
@@ -212,7 +212,7 @@ def test_custom_ops_are_found(write):
     assert given.call(torch.ones(1)).item() == 2
 
 
-# Functions that are made inside functions
+# Functions defined inside functions
 
 
 def test_factory_with_guessable_arguments_is_called(write):
@@ -404,7 +404,7 @@ def test_unauditable_names_are_refused(write, name, message):
         discover(f"{names_file(write)}:{name}")
 
 
-# Targets that are no good
+# Invalid targets
 
 
 @pytest.mark.parametrize(
@@ -558,7 +558,7 @@ def test_subjects_of_a_module():
 
 
 def test_objects_that_raise_for_any_attribute_are_skipped(tmp_path, monkeypatch):
-    """As stand-ins for what needs a package that is not there do."""
+    """Some libraries substitute such classes for names that need an absent package."""
     text = """
 import torch
 

@@ -1,4 +1,4 @@
-"""A folder in place of a file."""
+"""Folders as targets."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""The resolver of targets: one way to an object, and one wording of what is wrong."""
+"""Resolution of targets to objects, and its error messages."""
 
 import sys
 
@@ -11,7 +11,7 @@ from pullback.errors import TargetError
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of targets to work in; whatever is imported from it is forgotten afterwards."""
+    """A working directory with targets; modules imported from it are removed afterwards."""
     files = {
         "inputs.py": "def two(subject):\n    yield (1,), {}\n    yield (2,), {}\nn = 3\n",
         "broken.py": "1 / 0\n",

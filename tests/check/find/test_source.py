@@ -1,4 +1,4 @@
-"""What is read from source text, and the source of live objects."""
+"""Parsing of Functions from source text, and the source of live objects."""
 
 import functools
 import linecache

@@ -1,4 +1,4 @@
-"""Modules that import what is not there."""
+"""Modules that import absent packages."""
 
 import sys
 

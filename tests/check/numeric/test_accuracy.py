@@ -1,4 +1,4 @@
-"""What is drawn of an elementwise function agrees with autograd where the function does, and is of bounded size."""
+"""Curves of gradients and ulp errors of an elementwise function: their values and their size."""
 
 import importlib.util
 import math
@@ -16,7 +16,7 @@ def slopes_of(target, *inputs):
 
 
 def agreeing(slope):
-    """Return at which points the gradient is one of the numeric derivatives."""
+    """Return for each point whether the gradient lies within the numeric derivatives."""
     slack = 1e-6
     known = zip(slope.got, slope.low, slope.high, strict=True)
     return [low - slack <= got <= high + slack for got, low, high in known]
@@ -82,7 +82,7 @@ def test_ulp_errors_over_the_range(naive):
     assert max(near_one) < 4
     beyond = [ulp for at, ulp in zip(value.at, value.ulp, strict=True) if 20 < at < 80]
     assert beyond
-    assert all(ulp is None for ulp in beyond)  # the value is 0, which is not right
+    assert all(ulp is None for ulp in beyond)  # the value is 0, which is wrong
 
 
 def test_ulp_errors_are_few_and_sorted(naive):

@@ -1,4 +1,4 @@
-"""Which subjects compute elementwise, where a fault of one begins, and where its gradient jumps: to the last bit."""
+"""Elementwise subjects: recognition, and the onset of a fault and jumps of the gradient to the last bit."""
 
 from types import SimpleNamespace
 
@@ -119,7 +119,7 @@ def test_is_within_compares_magnitudes():
 
 
 def function_of(slope):
-    """Return what stands for an elementwise function of one input, by its gradient."""
+    """Return a stub of an elementwise function of one input with this gradient."""
 
     def run(dtype, columns):
         x = torch.from_numpy(columns["x"])

@@ -1,4 +1,4 @@
-"""Functions that mix elements: where float32 leaves a float64 run of the same function."""
+"""Functions that mix elements, compared in float32 with a float64 run of the same function."""
 
 import pytest
 import torch

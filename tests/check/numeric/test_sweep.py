@@ -1,4 +1,4 @@
-"""Where the truth is had from: exact values that a float64 run bears out, and float64 runs that are steady."""
+"""Reference values: exact ones that agree with a float64 run, and stable float64 runs."""
 
 import mpmath
 import numpy as np
@@ -17,7 +17,7 @@ def of(target, *inputs):
 
 
 def quantities(target, *inputs):
-    """Return which of value and gradient are judged by exact values."""
+    """Return for value and gradient whether the reference is exact."""
     sweeper = Sweeper(of(target, *inputs))
     return [quantity.exact for quantity in sweeper.measure(torch.float32, {"x": np.array([0.5, 3.0])})]
 
@@ -37,7 +37,7 @@ def test_forward_that_is_no_formula_has_no_terms():
     ("gradient", "exact"),
     [
         (lambda g, x: g * x.cos(), [True, True]),
-        (lambda g, x: g * x.cos() * 1.001, [True, False]),  # wrong: PB101's, and no matter of digits
+        (lambda g, x: g * x.cos() * 1.001, [True, False]),  # wrong, which is for PB101
         (lambda g, x: g, [True, False]),  # straight-through
     ],
 )

@@ -1,4 +1,4 @@
-"""What a function remembers between calls, and having it forget."""
+"""State that a function keeps between calls: detection and restoration."""
 
 import functools
 from typing import ClassVar
@@ -96,7 +96,7 @@ def test_reading_state_is_no_change():
 
 
 class Proxy:
-    """An object that says nothing of itself before its session, as those of web frameworks."""
+    """An object that raises for any attribute before its session starts, as in web frameworks."""
 
     @property
     def __class__(self):

@@ -1,4 +1,4 @@
-"""Rules about accuracy on small functions: what they say, where it begins, and what they do not hold against anyone."""
+"""Rules about accuracy on small functions: messages, the onset of errors, and functions not to report."""
 
 import mpmath
 import pytest
@@ -208,7 +208,7 @@ def test_scalar_arguments_are_the_same_in_every_dtype():
 
 
 def two_slopes(kink, mask):
-    """Return max(x - kink, 2 (x - kink)) with a backward of a mask's making."""
+    """Return max(x - kink, 2 (x - kink)) whose gradient is `mask(x)`."""
     return function(lambda x: torch.maximum(x - kink, 2 * (x - kink)), lambda g, x: g * mask(x))
 
 

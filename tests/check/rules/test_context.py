@@ -1,4 +1,4 @@
-"""Rules about what a function keeps and writes to: what they tell apart."""
+"""Rules about attributes of the context, in-place changes and undefined cotangents."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Rules about memory and speed: what they tell apart."""
+"""Rules about memory and speed."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def found(rule, target, *inputs):
 
 
 def keeping(save, gradient=lambda g, x, *kept: g * 2 * x):
-    """Return x², which keeps what `save(x, out)` returns."""
+    """Return a Function x² that saves what `save(x, out)` returns."""
 
     class Keeping(torch.autograd.Function):
         @staticmethod

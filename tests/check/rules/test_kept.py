@@ -1,4 +1,4 @@
-"""Rules about what of a call stays, in whose memory, and what a change of it does: what they tell apart."""
+"""Rules about lifetime and aliasing of saved tensors."""
 
 import gc
 
@@ -15,7 +15,7 @@ def found(rule, target, *inputs):
 
 
 def square(save, load=lambda ctx: ctx.saved_tensors[0]):
-    """Return a Function x² that keeps x as `save(ctx, x)` does and takes it back by `load`."""
+    """Return a Function x² that saves x by `save(ctx, x)` and reads it by `load(ctx)`."""
 
     class Square(torch.autograd.Function):
         @staticmethod

@@ -1,4 +1,4 @@
-"""Rules about strides, sizes and what a call leaves for the next: what they tell apart."""
+"""Rules about strides, sizes and caches."""
 
 import pytest
 import torch
@@ -184,7 +184,7 @@ def test_506_dependence_on_neighbours_or_position_is_not_reported(value):
 
 
 def cached(key):
-    """Return a Function that multiplies by a ramp, kept under `key(x)`."""
+    """Return a Function that multiplies by a ramp, which it caches under `key(x)`."""
     ramps = {}
 
     def ramp(x):
@@ -233,7 +233,7 @@ def test_507_counter_of_calls_is_no_cache():
 
 
 def test_502_rounding_of_a_cancelling_gradient_is_not_reported():
-    """A projector onto all of space is the identity: its gradient is 0, but for the rounding of 10⁻¹⁵."""
+    """The projector onto the whole space is the identity: its gradient is 0 up to a rounding of 10⁻¹⁵."""
 
     def projected(a):
         q, _ = torch.linalg.qr(a)

@@ -1,4 +1,4 @@
-"""Rules about determinism and purity: what they tell apart."""
+"""Rules about determinism and purity."""
 
 import random
 
@@ -14,7 +14,7 @@ from ..making import Silent, audit_of, function, normal
 
 @pytest.fixture(autouse=True)
 def may_be_set(monkeypatch):
-    """PyTorch's own tests, which others here import, forbid to change flags of its backends."""
+    """Allow changes of backend flags, which PyTorch's test utilities, imported by other tests, forbid."""
     monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
 
 
@@ -23,7 +23,7 @@ def found(rule, target, *inputs):
 
 
 def drawing(draw, sign=1):
-    """Return a Function that multiplies by what `draw(x)` gives in the forward."""
+    """Return a Function that multiplies by `draw(x)`."""
 
     class Drawing(torch.autograd.Function):
         @staticmethod

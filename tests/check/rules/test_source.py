@@ -1,4 +1,4 @@
-"""Rules about what the source says of a Function and its forward; one that runs is measured instead."""
+"""Static rules about a Function and its forward; the runtime half replaces them where the function runs."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Rules about what the source says of a backward."""
+"""Static rules about a backward."""
 
 import pytest
 

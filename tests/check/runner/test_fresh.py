@@ -1,4 +1,4 @@
-"""Audits in new interpreters, for a program whose forks can run no backward; here it is only said to be one."""
+"""Audits in new interpreters, as for a program whose forks cannot run a backward; the fixture pretends so."""
 
 import copy
 import faulthandler
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def threads(monkeypatch):
-    """Have this process, and no other, say that its forks can run no backward."""
+    """Let `fork_is_clean` be false in this process alone."""
     here = os.getpid()
     for module in (api, targets, subjects):
         monkeypatch.setattr(module, "fork_is_clean", lambda: os.getpid() != here)
@@ -63,7 +63,7 @@ def test_module_level_class():
     (error,) = [f for f in report.findings if f.severity == "error"]
     assert error.rule == "PB101"
     assert Path(error.location.file).resolve() == Path(__file__)
-    assert not any(f.rule == "PB414" for f in report.findings)  # it can be pickled there as here
+    assert not any(f.rule == "PB414" for f in report.findings)  # it can be pickled in both processes
 
 
 @in_new
@@ -147,7 +147,7 @@ class InAThread(Function):
 
 
 def test_function_that_waits_for_a_thread_runs_in_a_new_interpreter():
-    assert POOL.submit(int).result() == 0  # the thread is there, and in no fork
+    assert POOL.submit(int).result() == 0  # the thread exists here, but in no fork
     example = [((normal(3),), {})]
     limits = Limits(silence=2.0, total=60.0)
     (outcome,) = run_subjects([subject_of(InAThread)], Options(select=("PB1",)), lambda _: example, limits=limits)
@@ -163,7 +163,7 @@ def ends_forks(x):
 
 
 def test_function_that_refuses_to_fork_runs_in_a_new_interpreter(monkeypatch):
-    monkeypatch.setitem(sys.modules, "fork", sys)  # which a new interpreter does not have
+    monkeypatch.setitem(sys.modules, "fork", sys)  # a new interpreter lacks this entry
     (subject,) = pullback.check(ends_forks, normal(3), select="PB1").subjects
     assert subject.status == "ok"
 
@@ -192,7 +192,7 @@ def test_source_without_a_file_is_sent_along():
 
 @in_new
 def test_module_whose_file_is_not_importable(tmp_path):
-    """A plug-in system loads such files, and puts them where imports look first."""
+    """Plug-in systems load such files and register them in `sys.modules`."""
     text = f"import torch\nfrom torch.autograd import Function\n\n{inspect.getsource(Wrong)}"
     module = import_source(text, tmp_path, "plugged_in")
     assert [f.rule for f in pullback.check(module.Wrong, normal(3), select="PB101").findings] == ["PB101"]
@@ -208,7 +208,7 @@ def test_local_class_keeps_its_source():
             return g * x.cos()
 
     (found,) = pullback.check(Unrecorded, normal(3), select="PB401").findings
-    assert "once_differentiable" in found.hint  # since the backward is decorated
+    assert "once_differentiable" in found.hint  # the source shows the decorator
 
 
 @in_new

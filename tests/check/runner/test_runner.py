@@ -1,4 +1,4 @@
-"""The runner, on audits that misbehave in every way; what they audit is left out of it."""
+"""The runner on audits that crash, hang, exit or fail; the audits are stubs."""
 
 import ctypes
 import os
@@ -176,7 +176,7 @@ def subject(target):
 
 @pytest.fixture(autouse=True)
 def audit_is_calling(request):
-    """Let the audit of a subject be a call of its target; module-wide, since outcomes are shared."""
+    """Replace the audit of a subject by a call of its target."""
     patch = pytest.MonkeyPatch()
 
     def audit(subject, options, inputs, events, skip):
@@ -200,7 +200,7 @@ def outcome(audit_is_calling):
     if not _outcomes:
         subjects = [subject(target) for target in (*AUDITS, None)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(task, "packed", _cannot_travel)  # a new interpreter would run the real audit
+            patch.setattr(task, "packed", _cannot_travel)  # a new interpreter would run the real audit, not the stub
             results = run_subjects(subjects, Options(), lambda _: None, limits=LIMITS, jobs=4)
         assert [r.result.name for r in results] == [s.name for s in subjects]
         _outcomes.update({result.result.name: result for result in results})
@@ -328,7 +328,7 @@ def test_refused_inputs_end_the_run():
 
 
 def children():
-    """Return the children of this process, among them those of a compiler that another test has started."""
+    """Return the children of this process, which may include compilers started by other tests."""
     shown = Path(f"/proc/self/task/{os.getpid()}/children")
     return set(shown.read_text().split()) if shown.exists() else set()
 

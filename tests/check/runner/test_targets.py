@@ -1,4 +1,4 @@
-"""Targets whose process does not live to tell."""
+"""Targets whose process crashes, hangs or exits."""
 
 import os
 from functools import partial

@@ -1,4 +1,4 @@
-"""An error is an error if its own reproduction shows it in a process that has run nothing else."""
+"""A finding is an error only if its reproduction shows it in a new process."""
 
 import importlib
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_finding_that_needs_earlier_calls_is_a_warning(tmp_path, monkeypatch):
         (SHOWN.reproduce, ""),
         ("print('the gradient is', 3.0, 'and the forward says', 3.0)", "it printed no 2"),
         ("print(2.0, 2.0)", "it printed no 3"),
-        ("print(2.0, 2.95)", ""),  # the noise of a difference
+        ("print(2.0, 2.95)", ""),  # within the noise of a difference
         ("import no_such_module", "it raised ModuleNotFoundError: No module named 'no_such_module'"),
     ],
 )
@@ -153,7 +153,7 @@ class Crashes(torch.autograd.Function):
     ("when", "severity"),
     [
         pytest.param("x.shape == (1, 4)", "error", id="at a variant"),
-        # as where the first has written outside of its memory
+        # as if an earlier call had written out of bounds
         pytest.param("len(x) == 11 and 7 in calls", "warning", id="after a variant"),
     ],
 )

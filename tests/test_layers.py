@@ -72,6 +72,7 @@ _TOP_OF_CHECK = {"case", "clock", "events", "state", "subject", "trial"}
 """Modules of `check` itself that each of its folders may import."""
 
 _MORE_OF_CHECK = {
+    "check/cases": {"weights"},
     "check/derivative": {"facts"},
     "check/numeric": {"facts"},
     "check/rules": {"pages", "variants", "weights"},

@@ -9,11 +9,10 @@ from hypothesis import find, given, settings
 from torch.autograd import Function
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.strategies import cases_like
+from pullback.check.drawn import cases_like, smallest_drawn
 from pullback.check.options import make_options
 from pullback.check.state import Audit
 from pullback.check.subject import Options
-from pullback.check.variants import smallest_drawn
 from pullback.errors import OptionError
 
 from .making import Silent, case_of, function, normal, subject_of

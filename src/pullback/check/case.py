@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -98,12 +98,26 @@ class Case:
         """The differentiated tensors, detached."""
         return [self.values[position] for position in self.wrt]
 
+    @property
+    def all_tensors(self) -> dict[int, Tensor]:
+        """All tensors by their positions, masks and indices included."""
+        return {p: value for p, value in enumerate(self.values) if isinstance(value, Tensor)}
+
+    @property
+    def strided(self) -> dict[int, Tensor]:
+        """The dense ones of all tensors, by their positions."""
+        return {p: t for p, t in self.all_tensors.items() if t.layout is torch.strided}
+
+    @property
+    def sizes(self) -> set[int]:
+        """The sizes of the dimensions of all tensors, without 0."""
+        return {size for t in self.all_tensors.values() for size in t.shape if size}
+
     def describe(self) -> str:
         """Return the shapes and dtypes of the tensors and the label, in one short line."""
         shapes = ", ".join(
-            f"{name}: {str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"
-            for name, value in zip(self.names, self.values, strict=True)
-            if isinstance(value, Tensor)
+            f"{self.names[p]}: {str(t.dtype).removeprefix('torch.')}{tuple(t.shape)}"
+            for p, t in self.all_tensors.items()
         )
         return f"{shapes} [{self.label}{IF_IT_FITS * self.doubtful}]" if self.label else shapes
 
@@ -114,12 +128,21 @@ class Case:
 
     def map_tensors(self, change: Callable[[Tensor], Tensor], label: str, **changes: Any) -> Case:
         """Return a case in which every tensor, integer and mask tensors too, is replaced."""
-        new = {p: change(value) for p, value in enumerate(self.values) if isinstance(value, Tensor)}
-        return self.with_values(new, label, **changes)
+        return self.with_values({p: change(t) for p, t in self.all_tensors.items()}, label, **changes)
 
     def map_inputs(self, change: Callable[[Tensor], Tensor], label: str, **changes: Any) -> Case:
         """Return a case in which every differentiated tensor is replaced."""
         return self.with_values({p: change(self.values[p]) for p in self.wrt}, label, **changes)
+
+    def map_distinct(
+        self, positions: Iterable[int], change: Callable[[Tensor], Tensor], label: str | None = None, **changes: Any
+    ) -> Case:
+        """Return a case with changed tensors at some positions; a tensor at two of them remains one tensor."""
+        new: dict[int, Tensor] = {}
+        for p in positions:
+            twin = next((q for q in new if self.values[q] is self.values[p]), None)
+            new[p] = change(self.values[p]) if twin is None else new[twin]
+        return self.with_values(new, label, **changes)
 
     def unshared(self) -> Case:
         """Return the case with a separate tensor for each differentiated input, where one was passed twice."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from pullback.check.case import Case
+from pullback.check.cases.call_samples import functions_inside
 from pullback.check.cases.iterations import more_iterations
 from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
@@ -19,10 +20,9 @@ from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.facts import ExampleFacts
 from pullback.check.numeric.accuracy import AccuracyFacts
-from pullback.check.package_calls import functions_inside
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.trial import SEED, Raised, forward
-from pullback.check.variants import smallest_drawn, variants_of
+from pullback.check.variants import variants_of
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
 _BEFORE_LATE = 0.6
@@ -125,6 +125,8 @@ class Audit(ExampleFacts):
                 doubtful.update(c.order for c in result.wrong if case.doubtful and not c.is_small)
                 yield result
         if self.options.deep:
+            from pullback.check.drawn import smallest_drawn  # here, since only audits in depth need hypothesis
+
             drawn = smallest_drawn(self, settled | doubtful)
             yield from () if drawn is None else (drawn,)
 

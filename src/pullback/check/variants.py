@@ -1,24 +1,18 @@
-"""Variants of the working example on which the contract is checked, in order; and, in depth, drawn inputs."""
+"""Variants of the working example on which the contract is checked, in order."""
 
 from __future__ import annotations
 
 import ast
-import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from random import Random
 
 import torch
 from torch import Tensor
 
 from pullback.check.case import Case, make_case
 from pullback.check.cases import layouts, sizes, values
-from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.signature import parameters, positional_names
-from pullback.check.clock import Stopwatch
-from pullback.check.derivative.compare_input import MAX_ELEMENTS
-from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import ExampleFacts
 from pullback.check.find.objects import answers
@@ -116,7 +110,7 @@ def with_one_between(audit: ExampleFacts) -> Iterator[Case]:
     dimensions, whose backward calls `squeeze()` without a dimension.
     """
     base = audit.base
-    if audit.draws or [v.ndim for v in base.values if isinstance(v, Tensor)] != [2]:
+    if audit.draws or [t.ndim for t in base.all_tensors.values()] != [2]:
         return
     case = base.map_inputs(lambda t: t.unsqueeze(1), "a dimension of size 1 in the middle", doubtful=True)
     try:
@@ -136,8 +130,7 @@ def with_another_batch(audit: ExampleFacts) -> Iterator[Case]:
     """
     base = audit.base
     first = base.wrt[0] if base.wrt else None
-    tensors = [v for v in base.values if isinstance(v, Tensor)]
-    if audit.draws or first is None or base.values[first].ndim != 2 or len(tensors) < 2:
+    if audit.draws or first is None or base.values[first].ndim != 2 or len(base.all_tensors) < 2:
         return
     matrix = base.values[first]
     case = base.with_values(
@@ -154,84 +147,3 @@ def with_another_batch(audit: ExampleFacts) -> Iterator[Case]:
 
 def _is_first_of_two(out: Tensor, before: Tensor) -> bool:
     return out.shape == (2, *before.shape) and torch.allclose(out[0], before)
-
-
-_MOST = 300
-"""Inputs that are drawn, unless the budget is spent before."""
-_FEW = 6
-"""Number of elements compared on a simpler input, once one is wrong: comparing all takes most of the time."""
-
-
-def smallest_drawn(audit: ExampleFacts, settled: Collection[int]) -> FirstOrder | None:
-    """Return the comparison on the smallest drawn input with a wrong gradient; `None` if there is none.
-
-    The draws depend on the audit's seed alone, their number on the budget, all of which may be spent a second time.
-
-    Args:
-        audit: of the subject.
-        settled: the inputs, by order, that need no comparison.
-    """
-    import hypothesis  # here, since only audits in depth need it
-    from hypothesis.configuration import set_hypothesis_home_dir
-    from hypothesis.errors import HypothesisException
-
-    from pullback.check.cases.strategies import cases_like
-
-    tried = _Tried(audit, settled)
-    settings = hypothesis.settings(
-        database=None,
-        max_examples=_MOST,
-        deadline=None,
-        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
-    )
-    set_hypothesis_home_dir(os.devnull)  # where no folder can be made; by default it leaves one where it runs
-    cases = cases_like(audit.base, constant_inputs(audit))
-    try:
-        hypothesis.find(cases, tried.is_wrong, settings=settings, random=Random(audit.options.seed))
-    except HypothesisException:  # none found; or out of time, which it takes for a flaky test
-        pass
-    finally:
-        set_hypothesis_home_dir(None)
-    return tried.found
-
-
-class _Tried:
-    """Record of the drawn inputs.
-
-    Attributes:
-        found: the last comparison that is wrong; hypothesis moves on to simpler inputs only.
-    """
-
-    def __init__(self, audit: ExampleFacts, settled: Collection[int]) -> None:
-        self._audit, self._settled = audit, settled
-        self._clock = Stopwatch()
-        self.found: FirstOrder | None = None
-
-    def is_wrong(self, case: Case) -> bool:
-        """Whether a gradient is wrong on a case that is no more doubtful than those found before."""
-        audit = self._audit
-        worse = case.doubtful and self.found is not None and not self.found.case.doubtful
-        is_over = self._clock.seconds() > audit.options.budget
-        if worse or is_over or not case.is_variant or audit.leaves_out(case):
-            return False
-        try:
-            with audit.events.of_first_order(case.describe(), audit.subject, case):
-                result = audit.compare(
-                    case,
-                    numeric=self._numeric(case),
-                    settled=self._settled,
-                    elements=MAX_ELEMENTS if self.found is None else _FEW,
-                )
-        except Raised:
-            return False
-        if result is None or not result.wrong:
-            return False
-        self.found = result
-        return True
-
-    def _numeric(self, case: Case) -> Case | None:
-        """The case on which the forward is sampled: contiguous, in the dtypes of the example if possible."""
-        if all(t.is_contiguous() for t in case.tensors):
-            return None
-        dense = contiguous(case)
-        return self._audit.widened(dense) or dense

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pullback import _torch
-from pullback.check.call_samples import CallSamples
+from pullback.check.cases.call_samples import OURS, CallSamples
 from pullback.check.events import Progress
 from pullback.check.find import discover
 from pullback.check.options import make_options
@@ -18,9 +18,6 @@ from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.subject import Inputs, Options, Subject
 from pullback.errors import TargetError
 from pullback.report.report import Report
-
-_OURS = ("torch.", "pullback.")
-"""Prefixes of modules whose functions are not the user's."""
 
 
 class Watch:
@@ -89,7 +86,7 @@ class Watch:
         )
 
     def _record(self, function: type, args: tuple[Any, ...]) -> None:
-        if self._samples.are_enough(function) or f"{function.__module__}.".startswith(_OURS):
+        if self._samples.are_enough(function) or f"{function.__module__}.".startswith(OURS):
             return
         if not self.is_here or _torch.may_be_traced():
             return

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, structure, values
+from pullback.check.cases.package_calls import call_in_package
 from pullback.check.cases.probe import FoundExample, probe
 from pullback.check.cases.search import Score, attempt, of_environment
 from pullback.check.clock import Stopwatch
@@ -20,7 +21,6 @@ from pullback.check.derivative.compare_input import Status
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.recorder import misshapen
 from pullback.check.events import Events
-from pullback.check.package_calls import call_by_a_caller
 from pullback.check.sparse import on_values
 from pullback.check.state import Audit
 from pullback.check.subject import Options, Subject, accelerator
@@ -81,7 +81,7 @@ def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset
     generator = torch.Generator().manual_seed(options.seed)
     found = probe(subject, generator, events, lambda case: _misfits(subject, case))
     if found.case is None and not found.lacks and subject.kind == "function":
-        called = call_by_a_caller(subject, lambda caller: probe(caller, generator, events).case)
+        called = call_in_package(subject, lambda caller: probe(caller, generator, events).case)
         if called is not None:
             subject, case = on_values(subject, replace(called, label="example"))
             found.case = case if attempt(subject, case).score >= Score.RAN_BACK else None

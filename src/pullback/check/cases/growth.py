@@ -57,7 +57,7 @@ class Growth:
     @property
     def is_batch(self) -> bool:
         """Whether the first tensor and every output begin with that size, and no later dimension has it."""
-        tensors = [v for v in self.case.values if isinstance(v, Tensor)]
+        tensors = list(self.case.all_tensors.values())
         elsewhere = any(self.size in t.shape[1:] for t in tensors)
         outputs = range(len(self.slopes))
         return tensors[0].shape[:1] == (self.size,) and not elsewhere and all(0 in self.dims(k) for k in outputs)
@@ -65,7 +65,7 @@ class Growth:
 
 def growths(subject: Subject, case: Case) -> Iterator[Growth]:
     """Yield the growth with each input size that can be changed."""
-    present = sorted({s for v in case.values if isinstance(v, Tensor) for s in v.shape if s > 1})
+    present = sorted(case.sizes - {1})
     for size in present[:_MOST_SIZES]:
         if any(size in v.shape and is_structured(v) for v in case.tensors):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,11 +17,10 @@ def other_layouts(case: Case) -> Iterator[Case]:
 
     All of its tensors have them, those that are not differentiated too.
     """
-    strided = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
     for label, (change, applies) in LAYOUTS.items():
-        chosen = {p: t for p, t in strided.items() if p not in case.held and applies(t)}
+        chosen = [p for p, t in case.strided.items() if p not in case.held and applies(t)]
         if chosen:
-            yield case.with_values(_changed(chosen, change), label, layout_only=True)
+            yield case.map_distinct(chosen, change, label, layout_only=True)
     shaped = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]
     expandable = [p for p in shaped if not is_structured(case.values[p])]
     for position in expandable:
@@ -31,16 +30,7 @@ def other_layouts(case: Case) -> Iterator[Case]:
 
 def contiguous(case: Case) -> Case:
     """Return the same values in contiguous tensors."""
-    strided = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
-    return case.with_values(
-        _changed(strided, lambda t: t.clone(memory_format=torch.contiguous_format)), layout_only=False
-    )
-
-
-def _changed(tensors: Mapping[int, Tensor], change: Callable[[Tensor], Tensor]) -> dict[int, Tensor]:
-    """The changed tensors; a tensor at two positions remains one tensor."""
-    changed = {id(t): change(t) for t in tensors.values()}
-    return {p: changed[id(t)] for p, t in tensors.items()}
+    return case.map_distinct(case.strided, lambda t: t.clone(memory_format=torch.contiguous_format), layout_only=False)
 
 
 def _transposed(t: Tensor) -> Tensor:
@@ -90,11 +80,7 @@ def other_dtypes(case: Case) -> Iterator[Case]:
     ):
         if any(case.values[p].is_complex() for p in case.wrt) and compl is None:
             continue
-        changed = {
-            p: v.to(compl if v.is_complex() else real)
-            for p, v in enumerate(case.values)
-            if isinstance(v, Tensor) and has_derivative(v)
-        }
+        changed = {p: t.to(compl if t.is_complex() else real) for p, t in case.all_tensors.items() if has_derivative(t)}
         if any(changed[p].dtype != case.values[p].dtype for p in case.wrt):
             yield case.with_values(changed, str(real).removeprefix("torch."))
 
@@ -115,9 +101,9 @@ def as_dtypes_of(case: Case, other: Case) -> Case:
 def widened(case: Case) -> Case:
     """Return the case with its floating tensors in float64 and its complex ones in complex128."""
     wide = {
-        p: v.to(torch.complex128 if v.is_complex() else torch.float64)
-        for p, v in enumerate(case.values)
-        if isinstance(v, Tensor) and has_derivative(v)
+        p: t.to(torch.complex128 if t.is_complex() else torch.float64)
+        for p, t in case.all_tensors.items()
+        if has_derivative(t)
     }
     return case.with_values({p: v for p, v in wide.items() if v.dtype != case.values[p].dtype})
 

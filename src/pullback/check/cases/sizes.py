@@ -43,7 +43,7 @@ def uniform_sizes(case: Case) -> Iterator[Case]:
     Sizes that the weights of a module have stay: these would not follow.
     """
     held = _sizes_of_weights(case)
-    present = sorted({s for v in case.values if isinstance(v, Tensor) for s in v.shape if s > 0} - held)
+    present = sorted(case.sizes - held)
     for size in present:
         fixed = any(size in v.shape and is_structured(v) for v in case.tensors)
         for new in (1, 0, *PRIMES):
@@ -70,7 +70,7 @@ def parted_sizes(case: Case) -> Iterator[Case]:
     so may a filter beside an image: failures are doubtful, but for the largest tensor if it has four dimensions.
     """
     held = _sizes_of_weights(case)
-    tensors = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
+    tensors = case.strided
     largest = max((t.numel() for t in tensors.values()), default=0)
     for shape in dict.fromkeys(case.values[p].shape for p in case.wrt if p in tensors):
         alike = [p for p, t in tensors.items() if t.shape == shape]
@@ -100,10 +100,9 @@ def _grown(t: Tensor, dim: int) -> Tensor:
 
 def other_lengths(case: Case) -> Iterator[Case]:
     """Yield the case with a last dimension of coordinates."""
-    sizes = {size for v in case.values if isinstance(v, Tensor) for size in v.shape}
     last = next((t.shape[-1] for t in case.tensors if t.ndim), 0)
     for new in POINTS:
-        if last and new not in sizes:  # with two equal sizes, confusing them has no effect
+        if last and new not in case.sizes:  # with two equal sizes, confusing them has no effect
             yield replace(resized(case, {last: new}), label=case.label, fit=f"a last dimension of {new}")
 
 
@@ -154,7 +153,7 @@ def resized(case: Case, change: dict[int, int]) -> Case:
     }
     case = case.with_values(follows)
     counts = [v for p, v in enumerate(case.values) if type(v) is int and abs(v) > 1 and p not in follows]
-    whole = [v for v in case.values if isinstance(v, Tensor) and not is_differentiable(v)]
+    whole = [t for t in case.all_tensors.values() if not is_differentiable(t)]
     fits = (
         0 not in follows.values()
         and case.fixed.isdisjoint(change)
@@ -175,7 +174,7 @@ def _leaves_a_multiple(case: Case, change: dict[int, int]) -> bool:
     What fits no longer may still run, since a size of 1 broadcasts.
     """
     shrunk = [size for size, new in change.items() if new == 1 and size > 1]
-    shapes = [v.shape for v in case.values if isinstance(v, Tensor)]
+    shapes = [t.shape for t in case.all_tensors.values()]
     several = {times * size for size in shrunk for times in _TIMES} - change.keys()
     return any(
         not several.isdisjoint(one)

@@ -34,9 +34,7 @@ def other_values(case: Case) -> Iterator[Case]:
         for position in free:
             zeroed = _half_zero(case.values[position])
             yield case.with_values({position: zeroed}, f"{case.names[position]} with exact zeros")
-    integers = {
-        p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and not has_derivative(v) and v.numel()
-    }
+    integers = {p: t for p, t in case.all_tensors.items() if not has_derivative(t) and t.numel()}
     if integers and not any(is_permutation(v) for v in integers.values()):
         same = {p: v.flatten()[:1].repeat(v.numel()).view(v.shape) for p, v in integers.items()}
         yield case.with_values(same, ALL_EQUAL)
@@ -53,7 +51,7 @@ def other_numbers(case: Case) -> Iterator[Case]:
 
     With an argument at its default, errors of the backward for other values do not show.
     """
-    ranks = {v.ndim for v in case.values if isinstance(v, Tensor)}
+    ranks = {t.ndim for t in case.all_tensors.values()}
     for position, value in enumerate(case.values):
         name = case.names[position]
         if isinstance(value, bool):

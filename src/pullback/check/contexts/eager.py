@@ -322,7 +322,7 @@ def on_smallest(
 
 
 def _tiny(case: Case) -> Iterator[Case]:
-    sizes = {size for value in case.values if isinstance(value, Tensor) for size in value.shape if size > 1}
+    sizes = case.sizes - {1}
     for size in _SIZES:
         if any(old > size for old in sizes):
             yield resized(case, {old: size for old in sizes if old > size}).with_values({}, case.label)

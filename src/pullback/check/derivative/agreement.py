@@ -52,11 +52,6 @@ def equal_or_nan(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def plural(number: int, what: str) -> str:
-    """Write a count with its noun: "1 gradient", "2 gradients"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def first_of(names: Sequence[str]) -> str:
     """Write the first of some names, and how many more there are."""
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"

@@ -165,6 +165,11 @@ class Comparison:
         return max(self.low - self.got, self.got - self.high, 0.0)
 
     @property
+    def size(self) -> float:
+        """Magnitude of the derivative."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
     def is_small(self) -> bool:
         """Whether a disagreement has the size of an unconverged iteration's error, or of rounding beside the rest."""
         return self.weight <= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,30 +10,17 @@ import torch
 from torch import Tensor
 
 from pullback._torch import DispatchMode
-from pullback.check.case import Case
-from pullback.check.cases.values import ALL_EQUAL
-from pullback.check.derivative.agreement import difference
-from pullback.check.derivative.compare_input import Comparison
-from pullback.check.derivative.first_order import FirstOrder, agrees
-from pullback.check.trial import Raised, forward, vjp
-
-if TYPE_CHECKING:
-    from pullback.check.state import Audit
-from typing import TYPE_CHECKING
-
-from pullback.check.case import is_differentiable
+from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.guess import is_same_argument
 from pullback.check.cases.iterations import iterates, more_iterations
-
-if TYPE_CHECKING:
-    from pullback.check.state import Audit
-import re
-from typing import TYPE_CHECKING
-
-from pullback.check.derivative.compare_input import compare_input
+from pullback.check.cases.values import ALL_EQUAL
+from pullback.check.derivative.agreement import difference
+from pullback.check.derivative.compare_input import Comparison, compare_input
+from pullback.check.derivative.first_order import FirstOrder, agrees
 from pullback.check.derivative.intent import texts
 from pullback.check.derivative.sampler import Sampler, is_symmetric
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward, vjp
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -155,7 +143,7 @@ def converges(audit: Audit, case: Case, order: int) -> bool:
 
 def may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
     """Whether a variant is off by less than its derivative, of a function that iterates to a tolerance."""
-    part = c.gap < _A_PART * max(abs(c.low), abs(c.high))
+    part = c.gap < _A_PART * c.size
     return result.case.is_variant and part and iterates(audit.subject, audit.base, result.case)
 
 
@@ -165,7 +153,7 @@ def may_approximate(audit: Audit, c: Comparison) -> bool:
     How fine they are is a guess, too.
     """
     takes_functions = any(callable(value) and not isinstance(value, type | Tensor) for value in audit.base.values)
-    return audit.guessed and takes_functions and c.gap < _A_PART * max(abs(c.low), abs(c.high))
+    return audit.guessed and takes_functions and c.gap < _A_PART * c.size
 
 
 def is_coarse(audit: Audit, c: Comparison) -> bool:
@@ -174,7 +162,7 @@ def is_coarse(audit: Audit, c: Comparison) -> bool:
     Numbers that the function holds may be float32 still: the times of a solver, a table.
     """
     was_single = any(t.dtype == torch.float32 for case in audit.given for t in case.tensors)
-    return was_single and c.gap < _SINGLE * max(abs(c.low), abs(c.high))
+    return was_single and c.gap < _SINGLE * c.size
 
 
 def grows(audit: Audit, result: FirstOrder) -> bool:
@@ -210,8 +198,8 @@ def _is_small_for_a_while(audit: Audit, case: Case, order: int) -> bool:
 def _differ_in_numbers(x: object, y: object) -> bool:
     """Whether two arguments are the same, or tensors of one kind."""
     if isinstance(x, Tensor) and isinstance(y, Tensor):
-        same_kind = (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
-        return same_kind and (is_differentiable(x) or torch.equal(x, y))
+        alike = (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
+        return alike and (is_differentiable(x) or torch.equal(x, y))
     return is_same_argument(x, y)
 
 

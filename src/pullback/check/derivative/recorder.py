@@ -155,7 +155,7 @@ def misshapen(subject: Subject, case: Case) -> Iterator[Misshapen]:
 
 def _others_explain(case: Case, x: Tensor, gradient: Tensor) -> bool:
     """Whether the other tensors' shapes explain that the output is wider than `x`."""
-    others = [v.shape for v in case.values if isinstance(v, Tensor) and v is not x]
+    others = [t.shape for t in case.all_tensors.values() if t is not x]
     try:
         return bool(others) and torch.broadcast_shapes(x.shape, *others) == gradient.shape
     except RuntimeError:

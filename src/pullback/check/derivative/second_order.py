@@ -70,7 +70,7 @@ def _other(t: Tensor) -> Tensor:
 def _hidden(subject: Subject, case: Case) -> list[Tensor]:
     run = forward(subject, case)
     known = {(t.data_ptr(), t.shape) for t in (*run.inputs, *run.outputs)}
-    known |= {(v.data_ptr(), v.shape) for v in case.values if isinstance(v, Tensor)}
+    known |= {(v.data_ptr(), v.shape) for v in case.all_tensors.values()}
     known |= {(v.data_ptr(), v.shape) for v in run.arguments if isinstance(v, Tensor)}
     with recording(subject) as calls:
         try:

@@ -192,19 +192,17 @@ def _is_steady(right: Tensor, others: Sequence[Tensor]) -> bool:
 def _nudged(case: Case, by: float, seed: int) -> Case:
     """Return the case with every differentiated number changed by a random part of itself, up to `by`."""
     generator = torch.Generator().manual_seed(seed)
-    once: dict[int, Tensor] = {}
-    for t in case.tensors:
-        once.setdefault(id(t), t * (1 + by * (2 * torch.rand(t.shape, generator=generator, dtype=t.dtype) - 1)))
-    return case.with_values({p: once[id(case.values[p])] for p in case.wrt})
+
+    def nudged(t: Tensor) -> Tensor:
+        return t * (1 + by * (2 * torch.rand(t.shape, generator=generator, dtype=t.dtype) - 1))
+
+    return case.map_distinct(case.wrt, nudged)
 
 
 def cast(case: Case, dtype: torch.dtype) -> Case:
     """Return the case with its floating tensors in a dtype; one passed twice stays one."""
-    once: dict[int, Tensor] = {}
-    for value in case.values:
-        if isinstance(value, Tensor) and has_derivative(value):
-            once.setdefault(id(value), value.to(dtype))
-    return case.with_values({p: once[id(v)] for p, v in enumerate(case.values) if id(v) in once})
+    floating = [p for p, t in case.all_tensors.items() if has_derivative(t)]
+    return case.map_distinct(floating, lambda t: t.to(dtype))
 
 
 def _times(t: Tensor, factor: float) -> Tensor:

@@ -47,12 +47,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.derivative.agreement import plural
 from pullback.check.derivative.recorder import record_base
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import own_nodes, positional_arguments, returns_a_value
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.report.model import Finding
+from pullback.report.text import count
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -80,7 +80,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _count(returned: int, expected: int) -> str:
-    return f"backward returned {plural(returned, 'gradient')} for {plural(expected, 'argument')} of forward"
+    return f"backward returned {count(returned, 'gradient')} for {count(expected, 'argument')} of forward"
 
 
 def _static(source: FunctionSource) -> Iterator[SourceMatch]:

@@ -61,7 +61,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 from torch.nn import Module
 
 from pullback.check.case import Case
@@ -165,7 +164,7 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     It is loud. An example that was made up here may be one that the function is not for: nobody makes it, or the
     forward takes it by accident.
     """
-    tensors = [v for v in case.values if isinstance(v, Tensor)]
+    tensors = list(case.all_tensors.values())
     empty = any(not v.numel() for v in tensors)
     is_half = case.label in ("bfloat16", "float16")
     if is_half and "not implemented for" in str(error.error):

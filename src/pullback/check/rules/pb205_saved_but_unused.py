@@ -129,7 +129,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _are_all_differentiated(case: Case) -> bool:
     """Whether no argument is left whose gradient may depend on what is saved."""
-    return not any(isinstance(v, Tensor) and has_derivative(v) and p not in case.wrt for p, v in enumerate(case.values))
+    return not any(has_derivative(t) and p not in case.wrt for p, t in case.all_tensors.items())
 
 
 def _first(audit: Audit, mask: Sequence[bool] | None = None, swap: _Swap | None = None) -> list[Tensor | None]:

@@ -160,7 +160,7 @@ def _is_our_idea(audit: Audit, position: int, gradients: list[Tensor | None]) ->
 def _given(audit: Audit) -> list[int]:
     """Return the positions of the tensors among the arguments of the example."""
     case = audit.base
-    return [p for p, value in enumerate(case.values) if isinstance(value, Tensor) and case.paths[p][0] == 0]
+    return [p for p in case.all_tensors if case.paths[p][0] == 0]
 
 
 def _tensors(run: ForwardRun) -> list[Tensor]:

@@ -47,10 +47,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.derivative.agreement import plural
 from pullback.check.rules._double_backward import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
+from pullback.report.text import count
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -68,7 +68,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         second,
         "save inputs and outputs only and recompute the rest in backward, or return the intermediate as an output",
         because=(
-            f"; it uses {plural(second.hidden, 'saved tensor')} that {'is' if second.hidden == 1 else 'are'} neither "
+            f"; it uses {count(second.hidden, 'saved tensor')} that {'is' if second.hidden == 1 else 'are'} neither "
             "input nor output, and so a constant to double backward"
         ),
     )

@@ -65,6 +65,7 @@ class Cube(torch.autograd.Function):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -74,8 +75,9 @@ from torch import Tensor
 from pullback.check.cases.repro import literal
 from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, preamble, refusing
 from pullback.check.contexts.eager import EagerReference, base_setting, parts
-from pullback.check.contexts.reverse_over_forward import tangent_graph_mismatch
 from pullback.check.derivative.agreement import show
+from pullback.check.derivative.forward_mode import NEGLIGIBLE
+from pullback.check.derivative.oracle import SIGNIFICANT, Estimate, confirmed
 from pullback.check.derivative.sampler import direction_like
 from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
@@ -90,6 +92,12 @@ Tangents = Sequence[Tensor | None]
 _SEED = 5
 _SIGNIFICANT = 1e-6
 """Of the sum of the magnitudes: a product of gradient and tangent below it may be zero."""
+_GRAPH_SEED = 7
+_AGREEMENT = 1e-6
+_SHARP = 1e-4
+"""Relative error bar above which the derivative of a tangent is estimated with finer steps."""
+_BLURRED = 0.1
+"""Relative error bar above which it is undecided."""
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -134,7 +142,7 @@ def _second_order(
 ) -> Iterator[Finding]:
     audit.events.beat()
     try:
-        mismatch = tangent_graph_mismatch(setting, tangents)
+        mismatch = _tangent_graph_mismatch(setting, tangents)
     except Raised:
         return  # no second derivative, with a clear error
     if mismatch is None:
@@ -163,6 +171,77 @@ def _second_order(
         if audit.is_native
         else "jvp must compute with ctx.saved_tensors themselves: neither detached, nor computed in the forward",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Mismatch:
+    """The derivative of <g, tangent> along a direction: numeric, with its error bar, and by its graph.
+
+    `decided` is false if the error bar is too large.
+    """
+
+    expected: float
+    got: float
+    bar: float
+    directions: Sequence[Tensor]
+    decided: bool = True
+
+
+def _tangent_graph_mismatch(setting: EagerReference, tangents: Sequence[Tensor]) -> _Mismatch | None:
+    """Compare the gradient of a tangent with the numeric derivative of that tangent.
+
+    The numeric derivative is of forward mode alone, so the result does not depend on the backward.
+
+    Raises:
+        Raised: if forward mode, or the backward through it, raises.
+    """
+    generator = torch.Generator().manual_seed(_GRAPH_SEED)
+    directions = [direction_like(x, generator) for x in setting.inputs]
+    leaves = setting.leaves()
+    product = _product(setting, leaves, tangents)
+    gradients: Sequence[Tensor | None] = [None] * len(leaves)
+    if product.requires_grad:
+        with guarded("the backward through a tangent"):
+            gradients = torch.autograd.grad(product, leaves, allow_unused=True)
+    terms = [as_real(g) * as_real(v) for g, v in zip(gradients, directions, strict=True) if g is not None]
+    got = float(sum(t.sum() for t in terms))
+    size = float(sum(t.abs().sum() for t in terms))
+
+    def curve(t: float) -> Tensor:
+        moved = [(x + t * v).to(x.dtype) for x, v in zip(setting.inputs, directions, strict=True)]
+        return as_real(_product(setting, moved, tangents)).reshape(1)
+
+    def blurred(estimate: Estimate, part: float) -> bool:
+        resolved = part * (size + abs(float(estimate.low))) + NEGLIGIBLE * float(estimate.magnitude)
+        zero = size == 0 and bool(estimate.flat)
+        return SIGNIFICANT * float(estimate.bar) > resolved and not zero
+
+    def disagrees(estimate: Estimate) -> bool:
+        return mismatch(estimate) is not None or blurred(estimate, _SHARP)
+
+    def mismatch(estimate: Estimate) -> _Mismatch | None:
+        expected, bar = float(estimate.low), float(estimate.bar)
+        if bool(estimate.kink):
+            return None
+        if bool(estimate.valid) and abs(got - expected) > SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
+            return _Mismatch(expected, got, bar, directions)
+        undecided = blurred(estimate, _BLURRED) or not bool(estimate.valid)
+        return _Mismatch(expected, got, bar, directions, decided=False) if undecided else None
+
+    return mismatch(confirmed(curve, disagrees, moved=setting.inputs))
+
+
+def _product(setting: EagerReference, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
+    """Return <g, tangent of the outputs> at `inputs`."""
+    reseed()
+    with guarded("forward mode"), fwad.dual_level():
+        duals = [fwad.make_dual(x, t) for x, t in zip(inputs, tangents, strict=True)]
+        total = torch.zeros((), dtype=torch.float64)
+        for g, out in zip(setting.cotangents, setting.function()(*duals), strict=True):
+            tangent = fwad.unpack_dual(out).tangent
+            if tangent is not None:
+                total = total + (g.conj() * tangent).real.sum()
+        return total
 
 
 def _dual(setting: EagerReference, tangents: Tangents) -> list[Tensor | None]:

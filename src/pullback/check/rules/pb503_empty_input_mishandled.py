@@ -62,7 +62,7 @@ from torch import Tensor
 
 from pullback.check.cases.growth import Growth
 from pullback.check.derivative.agreement import difference
-from pullback.check.rules._rejection import severity_of
+from pullback.check.rules._growth import shape_finding
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding
@@ -76,33 +76,20 @@ _ROUNDING = 1e-3
 
 def _run(audit: Audit) -> Iterator[Finding]:
     for growth in audit.growths:
-        case, expected = growth.at(0), growth.shapes(0)
-        if not growth.is_batch or expected is None or not _is_by_rows(audit, growth):
-            continue
-        try:
-            got = [tuple(out.shape) for out in forward(audit.subject, case).outputs]
-        except Raised as error:
-            yield audit.finding(
+        if growth.is_batch and growth.shapes(0) is not None and _is_by_rows(audit, growth):
+            found = shape_finding(
+                audit,
                 "PB503",
-                severity_of(error),
-                "unsupported",
-                f"with an empty batch (size {growth.size} -> 0), {error}",
-                case=case,
-                hint="take empty inputs: flatten(1) in place of reshape(n, -1), and return early before a kernel",
+                growth,
+                0,
+                f"with an empty batch (size {growth.size} -> 0)",
+                refused="take empty inputs: flatten(1) in place of reshape(n, -1), and return early before a kernel",
+                wrong="return empty outputs of the right shape",
+                same_rank="warning",
             )
-            return
-        if got != expected:
-            yield audit.finding(
-                "PB503",
-                "warning",
-                "wrong",
-                f"with an empty batch (size {growth.size} -> 0), the outputs have shapes {got}; "
-                f"those at other sizes call for {expected}",
-                case=case,
-                tail=["print(out)"],
-                hint="return empty outputs of the right shape",
-            )
-            return
+            if found is not None:
+                yield found
+                return
 
 
 def _is_by_rows(audit: Audit, growth: Growth) -> bool:

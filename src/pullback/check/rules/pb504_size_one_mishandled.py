@@ -54,9 +54,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.rules._rejection import severity_of
+from pullback.check.rules._growth import shape_finding
 from pullback.check.rules._rule import Rule
-from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -65,34 +64,20 @@ if TYPE_CHECKING:
 
 def _run(audit: Audit) -> Iterator[Finding]:
     for growth in audit.growths:
-        case, expected = growth.at(1), growth.shapes(1)
-        if expected is None or case.doubtful:
-            continue
-        try:
-            got = [tuple(out.shape) for out in forward(audit.subject, case).outputs]
-        except Raised as error:
-            yield audit.finding(
+        if growth.shapes(1) is not None and not growth.at(1).doubtful:
+            found = shape_finding(
+                audit,
                 "PB504",
-                severity_of(error),
-                "unsupported",
-                f"with size {growth.size} -> 1, {error}",
-                case=case,
-                hint="name the dimension that squeeze, sum or transpose is to act on",
+                growth,
+                1,
+                f"with size {growth.size} -> 1",
+                refused="name the dimension that squeeze, sum or transpose is to act on",
+                wrong="give squeeze the dimension that is to go",
+                same_rank="info",
             )
-            return
-        if got != expected:
-            keeps = [*map(len, got)] == [*map(len, expected)]
-            yield audit.finding(
-                "PB504",
-                "info" if keeps else "warning",
-                "wrong",
-                f"with size {growth.size} -> 1, the outputs have shapes {got}; "
-                f"those at other sizes call for {expected}",
-                case=case,
-                tail=["print(out)"],
-                hint="give squeeze the dimension that is to go",
-            )
-            return
+            if found is not None:
+                yield found
+                return
 
 
 RULE = Rule(__doc__, runtime=_run, blames="forward", shrinks=False, context="a size of 1")

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    tensors = [v for v in audit.base.values if isinstance(v, Tensor)]
+    tensors = list(audit.base.all_tensors.values())
     shapes = {t.shape for t in (*tensors, *audit.base_run.outputs)}
     if not audit.backward_works or len(shapes) != 1 or not tensors[0].ndim or not tensors[0].numel():
         return

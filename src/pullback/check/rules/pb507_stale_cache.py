@@ -113,8 +113,7 @@ def _others(case: Case) -> Iterator[Case]:
     """Yield the case with other values, another dtype, other sizes and another number as argument, one at a time."""
     yield case.map_inputs(lambda t: 2 * t.flip(0) if t.ndim else 2 * t, "other values")
     yield from islice(other_dtypes(case), 1)
-    sizes = {s for v in case.values if isinstance(v, Tensor) for s in v.shape if s}
-    yield from (resized(case, {size: size + 1}) for size in sorted(sizes)[:_MOST_SIZES])
+    yield from (resized(case, {size: size + 1}) for size in sorted(case.sizes)[:_MOST_SIZES])
     for position, value in enumerate(case.values):
         if isinstance(value, bool | int | float):
             changed = not value if isinstance(value, bool) else value + 1
@@ -171,7 +170,7 @@ def _spoken(case: Case) -> str:
 
 def _script(case: Case) -> list[str]:
     names = variables(case)
-    tensors = {names[p]: value for p, value in enumerate(case.values) if isinstance(value, Tensor)}
+    tensors = {names[p]: t for p, t in case.all_tensors.items()}
     return [
         *(f"{name} = {literal(t)}" for name, t in tensors.items()),
         f"print('after that call:', fn({call_text(case)}))",

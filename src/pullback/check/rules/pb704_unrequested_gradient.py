@@ -59,10 +59,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.derivative.agreement import plural
 from pullback.check.derivative.recorder import BackwardOp, Trace, describe, trace
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
+from pullback.report.text import count
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -100,22 +100,22 @@ class _Waste:
     of: int
 
     def __str__(self) -> str:
-        among = f", {plural(self.products, 'product')} among them," if self.products else ""
+        among = f", {count(self.products, 'product')} among them," if self.products else ""
         serve = "serves" if self.operations == 1 else "serve"
         return (
-            f"with {self.name} frozen, {self.operations} of {plural(self.of, 'operation')}{among} {serve} its gradient "
+            f"with {self.name} frozen, {self.operations} of {count(self.of, 'operation')}{among} {serve} its gradient "
             f"alone ({describe(self.gradient)})"
         )
 
 
 def _wastes(audit: Audit) -> Iterator[_Waste]:
     """Freeze each input, one at a time, and yield the wasted operations if there are many."""
-    count = len(audit.names)
-    if audit.trace is None or count < 2:
+    inputs = len(audit.names)
+    if audit.trace is None or inputs < 2:
         return
     places = audit.base.top_level(len(audit.base.arguments()[0]))
-    for frozen in range(min(count, _MOST_INPUTS)):
-        found = trace(audit.subject, audit.base, [order != frozen for order in range(count)])
+    for frozen in range(min(inputs, _MOST_INPUTS)):
+        found = trace(audit.subject, audit.base, [order != frozen for order in range(inputs)])
         position = places.index(audit.base.wrt[frozen])
         if found is None or position >= len(found.call.returned) or found.call.needs[position]:
             continue

@@ -8,15 +8,15 @@ import torch
 from torch.autograd import Function
 
 import pullback
-from pullback.check import package_calls
 from pullback.check.audit import audit
 from pullback.check.case import make_case
+from pullback.check.cases import package_calls
+from pullback.check.cases.call_samples import functions_inside
 from pullback.check.find.discover import subject_of
-from pullback.check.package_calls import functions_inside
 from pullback.check.subject import Options
 
-from .making import Silent, audit_of, function, normal
-from .modules import import_source
+from ..making import Silent, audit_of, function, normal
+from ..modules import import_source
 
 SOURCE = textwrap.dedent('''
     import torch

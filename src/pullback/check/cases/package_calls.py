@@ -25,61 +25,21 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from pullback import _torch
-from pullback.check.call_samples import CallSamples
 from pullback.check.case import Case, make_case
+from pullback.check.cases.call_samples import CallSamples, functions_inside, recording
 from pullback.check.cases.signature import positional_names
 from pullback.check.clock import Stopwatch
 from pullback.check.find.discover import subject_of
 from pullback.check.find.objects import answers, applied_class
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, forgive_memory, forward
-from pullback.check.weights import given_call
-from pullback.errors import TargetError
+from pullback.check.trial import forgive_memory
 
-_MOST = 4
-_OURS = ("torch.", "pullback.")
-"""Modules whose Functions are not the user's."""
-
-
-def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]:
-    """Return the first few Functions that a call of a callable applies, each with its smallest call.
-
-    Functions without a differentiated input there are left out, and those of PyTorch and of tensor subclasses.
-    """
-    if subject.kind != "callable" or subject.is_made:
-        return []
-    samples = CallSamples()
-    end = _torch.observe_functions(samples.record)
-    try:
-        with suppress(Raised):
-            forward(subject, case)
-    finally:
-        end()
-    found: list[tuple[Subject, Case]] = []
-    for function in samples.functions:
-        inputs = samples.of(function)
-        if inputs is None or f"{function.__module__}.".startswith(_OURS) or len(found) == _MOST:
-            continue
-        with suppress(TargetError):
-            inner = subject_of(function)
-            args, kwargs = inputs[0]
-            called = given_call(inner, args, kwargs)
-            if called.wrt and _gives_plain_tensors(inner, called):
-                found.append((inner, called))
-    return found
-
-
-def _gives_plain_tensors(subject: Subject, case: Case) -> bool:
-    """Whether its outputs are of no tensor subclass, which may refuse inspection."""
-    with suppress(Raised):
-        given = [*case.tensors, *forward(subject, case).outputs]
-        return all(type(t) is Tensor and t.layout is torch.strided for t in given)
-    return False
-
-
+_SECONDS_OF_CALLERS = 8.0
+_SIZES = (4, 2, 8)
+"""Values of the required parameters of a module."""
+_PROGRAM = re.compile(r"^_?(main|run|train|test|demo|example|bench)")
+"""Names of functions that are programs."""
 _SECONDS_OF_PROGRAMS, _SECONDS_OF_ONE = 8.0, 5.0
 """Limits for all programs together and for one: a test may train a model, or wait for a network."""
 _FENCED = re.compile(r"^[ \t]*```[ \t]*(?:\{?\.?(?:python|py)\b[^\n]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
@@ -89,33 +49,92 @@ _LARGEST = 1 << 20
 """Bytes of a file that is read."""
 
 
-def in_docstrings(subject: Subject, documented: Iterable[tuple[ModuleType, Any]]) -> Case | None:
-    """Return a call of a Function that an example in a docstring makes: of several the smallest, or `None`.
+def call_in_package(subject: Subject, guess: Callable[[Subject], Case | None]) -> Case | None:
+    """Return a call of a Function that its package makes; `None` if none is found.
 
-    An example that raises counts up to there.
+    Sources, in this order: examples in docstrings, which count up to where they raise; callables that apply it, with
+    guessed arguments; the README and the tests.
 
     Args:
         subject: a Function.
-        documented: what may have such an example, with its module.
+        guess: returns a call of a callable that works, if it finds one.
     """
-    return _first(
-        subject,
-        (
-            partial(_execute, statements, {"torch": torch, **vars(home), "__name__": "__docstring__"})
-            for home, value in documented
-            for statements in _of_docstrings(value)
-        ),
+    clock = Stopwatch()
+    applying = list(_applying(subject.target))
+    examples = (
+        partial(_execute, statements, {"torch": torch, **vars(home), "__name__": "__docstring__"})
+        for home, value in applying
+        for statements in _of_docstrings(value)
     )
-
-
-def in_tests(subject: Subject, names: Collection[str]) -> Case | None:
-    """Return a call of a Function that a test of its package, or the package's README, makes; `None` if none does.
-
-    Args:
-        subject: a Function.
-        names: of it, and of what applies it: only files that hold one of them are read on.
-    """
+    if (case := _first(subject, examples)) is not None:
+        return case
+    for caller in _callers(applying):
+        if clock.seconds() > _SECONDS_OF_CALLERS:
+            break
+        case = guess(caller)
+        forgive_memory()
+        for inner, call in functions_inside(caller, case) if case is not None else ():
+            if inner.target is subject.target:
+                return call
+    names = {value.__name__ for _, value in applying}
     return _first(subject, _programs(subject.target.__module__, names), is_one_enough=True)
+
+
+def _applying(function: type) -> Iterator[tuple[ModuleType, Any]]:
+    """Yield the functions and classes of a package whose code names a Function, those of its own module first."""
+    package = function.__module__.partition(".")[0]
+    homes = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == package and type(m) is ModuleType]
+    homes.sort(key=lambda home: home.__name__ != function.__module__)
+    yield sys.modules.get(function.__module__, ModuleType(function.__module__)), function
+    for home in homes:
+        names = {function.__name__} | {n for n, v in list(vars(home).items()) if applied_class(v) is function}
+        for value in list(vars(home).values()):
+            if answers(value) and getattr(value, "__module__", None) == home.__name__ and value is not function:
+                codes = [m.__code__ for m in _functions_of(value)]
+                if any(_names_any(code, names) for code in codes):
+                    yield home, value
+
+
+def _functions_of(value: Any) -> list[FunctionType]:
+    members = vars(value).values() if isinstance(value, type) else [value]
+    return [member for member in members if isinstance(member, FunctionType)]
+
+
+def _callers(applying: Iterable[tuple[ModuleType, Any]]) -> Iterator[Subject]:
+    """Yield what may be called to apply a Function: functions, then modules."""
+    classes = []
+    for _, value in applying:
+        if inspect.isfunction(value) and _computes(value):
+            yield subject_of(value)
+        elif isinstance(value, type) and issubclass(value, torch.nn.Module):
+            classes.append(value)
+    for cls in classes:
+        if (made := _made(cls)) is not None:
+            yield subject_of(made)
+
+
+def _computes(function: Callable[..., Any]) -> bool:
+    """Whether a function may be one of tensors, and no program."""
+    return bool(inspect.signature(function).parameters) and _PROGRAM.match(function.__name__) is None
+
+
+def _names_any(code: CodeType, names: Collection[str]) -> bool:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return any(name in names for name in code.co_names) or any(_names_any(c, names) for c in inner)
+
+
+def _required(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    return [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _made(cls: type[torch.nn.Module]) -> torch.nn.Module | None:
+    """An instance of a module class with small sizes, in eval mode, which draws no random numbers."""
+    required = _required(inspect.signature(cls).parameters.values())
+    for size in _SIZES:
+        given = {p.name: 0.5 if p.annotation in (float, "float") else size for p in required}
+        with suppress(Exception):
+            return cls(**given).eval()
+    return None
 
 
 class _Enough(BaseException):
@@ -153,25 +172,22 @@ def _first(subject: Subject, programs: Iterable[Callable[[], Any]], is_one_enoug
         if is_one_enough and function is subject.target and _called(subject, samples) is not None:
             raise _Enough
 
-    end = _torch.observe_functions(note)
     quiet = io.StringIO()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pullback-example-") as folder, chdir(folder):
-            for program in programs:
-                if clock.seconds() > _SECONDS_OF_PROGRAMS:
-                    break
-                outcomes = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", SystemExit)  # as of a skip
-                with (
-                    suppress(Exception, SystemExit, outcomes, _Enough),
-                    redirect_stdout(quiet),
-                    redirect_stderr(quiet),
-                    _limited(_SECONDS_OF_ONE),
-                ):
-                    program()
-                if (case := _called(subject, samples)) is not None:
-                    return case
-    finally:
-        end()
+    with (
+        recording(note),
+        tempfile.TemporaryDirectory(prefix="pullback-example-") as folder,
+        chdir(folder),
+        redirect_stdout(quiet),
+        redirect_stderr(quiet),
+    ):
+        for program in programs:
+            if clock.seconds() > _SECONDS_OF_PROGRAMS:
+                break
+            outcomes = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", SystemExit)  # as of a skip
+            with suppress(Exception, SystemExit, outcomes, _Enough), _limited(_SECONDS_OF_ONE):
+                program()
+            if (case := _called(subject, samples)) is not None:
+                return case
     return None
 
 
@@ -311,8 +327,7 @@ def _given(test: Callable[..., Any], skipped: int = 0) -> dict[str, Any] | None:
         parameters = list(inspect.signature(test).parameters.values())[skipped:]
     except (ValueError, TypeError, IndexError, StopIteration):  # marks of another form
         return None
-    asked = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    return given if asked <= given.keys() else None
+    return given if {p.name for p in _required(parameters)} <= given.keys() else None
 
 
 def _first_row(names: str | Iterable[str], rows: Iterable[Any]) -> dict[str, Any]:
@@ -326,85 +341,3 @@ def _first_row(names: str | Iterable[str], rows: Iterable[Any]) -> dict[str, Any
 def _function_of(test: Callable[[], Any]) -> Callable[..., Any]:
     function = test.args[-1] if isinstance(test, partial) and test.args else getattr(test, "func", test)
     return function
-
-
-_SECONDS_OF_CALLERS = 8.0
-_SIZES = (4, 2, 8)
-_PROGRAM = re.compile(r"^_?(main|run|train|test|demo|example|bench)")
-"""Names of functions that are programs."""
-
-
-def call_by_a_caller(subject: Subject, guess: Callable[[Subject], Case | None]) -> Case | None:
-    """A call of a Function as made in its package.
-
-    Args:
-        subject: a Function.
-        guess: returns a call of a callable that works, if it finds one.
-    """
-    clock = Stopwatch()
-    applying = list(_applying(subject.target))
-    if (case := in_docstrings(subject, applying)) is not None:
-        return case
-    for caller in _callers(applying):
-        if clock.seconds() > _SECONDS_OF_CALLERS:
-            break
-        case = guess(caller)
-        forgive_memory()
-        for inner, call in functions_inside(caller, case) if case is not None else ():
-            if inner.target is subject.target:
-                return call
-    return in_tests(subject, {value.__name__ for _, value in applying})
-
-
-def _applying(function: type) -> Iterator[tuple[ModuleType, Any]]:
-    """Yield the functions and classes of a package whose code names a Function, those of its own module first."""
-    package = function.__module__.partition(".")[0]
-    homes = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == package and type(m) is ModuleType]
-    homes.sort(key=lambda home: home.__name__ != function.__module__)
-    yield sys.modules.get(function.__module__, ModuleType(function.__module__)), function
-    for home in homes:
-        names = {function.__name__} | {n for n, v in list(vars(home).items()) if applied_class(v) is function}
-        for value in list(vars(home).values()):
-            if answers(value) and getattr(value, "__module__", None) == home.__name__ and value is not function:
-                codes = [m.__code__ for m in _functions_of(value)]
-                if any(_names_any(code, names) for code in codes):
-                    yield home, value
-
-
-def _functions_of(value: Any) -> list[FunctionType]:
-    members = vars(value).values() if isinstance(value, type) else [value]
-    return [member for member in members if isinstance(member, FunctionType)]
-
-
-def _callers(applying: Iterable[tuple[ModuleType, Any]]) -> Iterator[Subject]:
-    """Yield what may be called to apply a Function: functions, then modules."""
-    classes = []
-    for _, value in applying:
-        if inspect.isfunction(value) and _computes(value):
-            yield subject_of(value)
-        elif isinstance(value, type) and issubclass(value, torch.nn.Module):
-            classes.append(value)
-    for cls in classes:
-        if (made := _made(cls)) is not None:
-            yield subject_of(made)
-
-
-def _computes(function: Callable[..., Any]) -> bool:
-    """Whether a function may be one of tensors, and no program."""
-    return bool(inspect.signature(function).parameters) and _PROGRAM.match(function.__name__) is None
-
-
-def _names_any(code: CodeType, names: Collection[str]) -> bool:
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return any(name in names for name in code.co_names) or any(_names_any(c, names) for c in inner)
-
-
-def _made(cls: type[torch.nn.Module]) -> torch.nn.Module | None:
-    """An instance of a module class with small sizes, in eval mode, which draws no random numbers."""
-    parameters = inspect.signature(cls).parameters.values()
-    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    for size in _SIZES:
-        given = {p.name: 0.5 if p.annotation in (float, "float") else size for p in required}
-        with suppress(Exception):
-            return cls(**given).eval()
-    return None

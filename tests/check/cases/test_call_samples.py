@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from pullback.check import call_samples
-from pullback.check.call_samples import CallSamples
+from pullback.check.cases import call_samples
+from pullback.check.cases.call_samples import CallSamples
 
 
 class A: ...

@@ -1,8 +1,10 @@
-"""Samples of calls: copies of the smallest inputs of each function, within a bound on memory."""
+"""Recorded calls of Functions: copies of the smallest inputs of each, within a bound on memory."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,17 +12,25 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.check.subject import Inputs
+from pullback.check.case import Case
+from pullback.check.find.discover import subject_of
+from pullback.check.subject import Inputs, Subject
+from pullback.check.trial import Raised, forward
+from pullback.check.weights import given_call
+from pullback.errors import TargetError
 
 _SIGNATURES, _CALLS = 3, 100
 """For each function: the samples that are kept, of different shapes or dtypes, and the calls that are examined."""
 _LARGEST, _MOST = 8 << 20, 64 << 20
 """Bytes of one sample, and of all samples."""
+_MOST_FUNCTIONS = 4
+OURS = ("torch.", "pullback.")
+"""Prefixes of modules whose Functions are not the user's."""
 
 
 @dataclass(slots=True)
 class _Calls:
-    """CallSamples of one function.
+    """Samples of the calls of one function.
 
     Attributes:
         count: number of its calls, up to `_CALLS`.
@@ -104,3 +114,45 @@ def _copied(t: Tensor) -> Tensor:
     with torch.no_grad():
         same_strides = {"memory_format": torch.preserve_format} if t.layout is torch.strided else {}
         return t.detach().clone(**same_strides).requires_grad_(t.requires_grad)
+
+
+@contextmanager
+def recording(record: Callable[[type, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call `record` with each Function that is applied in a block, and its arguments."""
+    end = _torch.observe_functions(record)
+    try:
+        yield
+    finally:
+        end()
+
+
+def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]:
+    """Return the first few Functions that a call of a callable applies, each with its smallest call.
+
+    Functions without a differentiated input there are left out, and those of PyTorch and of tensor subclasses.
+    """
+    if subject.kind != "callable" or subject.is_made:
+        return []
+    samples = CallSamples()
+    with recording(samples.record), suppress(Raised):
+        forward(subject, case)
+    found: list[tuple[Subject, Case]] = []
+    for function in samples.functions:
+        inputs = samples.of(function)
+        if inputs is None or f"{function.__module__}.".startswith(OURS) or len(found) == _MOST_FUNCTIONS:
+            continue
+        with suppress(TargetError):
+            inner = subject_of(function)
+            args, kwargs = inputs[0]
+            called = given_call(inner, args, kwargs)
+            if called.wrt and _gives_plain_tensors(inner, called):
+                found.append((inner, called))
+    return found
+
+
+def _gives_plain_tensors(subject: Subject, case: Case) -> bool:
+    """Whether its outputs are of no tensor subclass, which may refuse inspection."""
+    with suppress(Raised):
+        given = [*case.tensors, *forward(subject, case).outputs]
+        return all(type(t) is Tensor and t.layout is torch.strided for t in given)
+    return False

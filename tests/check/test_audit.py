@@ -17,7 +17,7 @@ from pullback.check.contexts.eager import base_setting
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import all_rules, selected
 from pullback.check.subject import Options
-from pullback.report.model import finding_to_dict
+from pullback.report.model import to_plain
 
 from .making import Silent, audit_of, function, normal
 from .modules import import_source
@@ -135,7 +135,7 @@ def test_contract_is_checked_without_any_budget():
 def test_same_seed_gives_the_same_findings():
     def findings(seed):
         events, _ = run(slip, options=Options(select=("PB1", "PB401"), seed=seed))
-        return [finding_to_dict(f) for f in events.findings]
+        return [to_plain(f) for f in events.findings]
 
     assert findings(0) == findings(0)
     assert findings(0) != findings(1)

@@ -8,8 +8,8 @@ from pullback.report.model import (
     Measurements,
     UlpErrors,
     finding_from_dict,
-    finding_to_dict,
     status_of,
+    to_plain,
 )
 from pullback.report.report import Report
 
@@ -19,8 +19,8 @@ from .findings import ERROR, INFO, UNAUDITED, report
 def test_finding_round_trips_through_json():
     for got in (1.5, float("inf"), "a text"):
         finding = replace(ERROR, evidence=replace(ERROR.evidence, got=got))
-        assert finding_from_dict(json.loads(json.dumps(finding_to_dict(finding)))) == finding
-    back = finding_from_dict(json.loads(json.dumps(finding_to_dict(ERROR))))
+        assert finding_from_dict(json.loads(json.dumps(to_plain(finding)))) == finding
+    back = finding_from_dict(json.loads(json.dumps(to_plain(ERROR))))
     assert math.isnan(back.evidence.got)
 
 

@@ -407,8 +407,8 @@ def _smallest(state: Audit, rule: Rule, found: list[Finding]) -> list[Finding]:
     severity = "error" if "error" in worst else "warning"
 
     def run(case: Case) -> list[Finding]:
-        again = state.on(case)
-        return list(rule.runtime(again)) if rule.runtime is not None and again.is_valid(case) else []
+        smaller = state.on(case)
+        return list(rule.runtime(smaller)) if rule.runtime is not None and smaller.is_valid(case) else []
 
     def fails(case: Case) -> bool:
         return any(f.severity == severity for f in run(case))

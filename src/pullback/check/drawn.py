@@ -49,9 +49,9 @@ def cases_like(draw: st.DrawFn, base: Case, apart: Collection[int] = ()) -> Case
         if not is_structured(case.values[position]):
             case, label = _valued(draw, case, position)
             labels += label
-    same = draw(st.sampled_from([None, *shared(case, apart)]))
-    if same is not None:  # in another dtype or layout they would be two
-        return replace(same, label=", ".join([*labels, same.label]))
+    twin = draw(st.sampled_from([None, *shared(case, apart)]))
+    if twin is not None:  # in another dtype or layout they would be two
+        return replace(twin, label=", ".join([*labels, twin.label]))
     narrow = draw(st.sampled_from([None, *other_dtypes(case)]))
     if narrow is not None:
         case = narrow

@@ -24,7 +24,7 @@ from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.recorder import Trace, trace
 from pullback.check.derivative.repeatable import Parted, Unwritten, parted, unwritten
 from pullback.check.events import Events, StepEvents
-from pullback.check.purity.cuts import culprits, watch_cuts
+from pullback.check.purity.cuts import culprits, deliberate_stop, watch_cuts
 from pullback.check.purity.memory import Memory
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import ForwardRun, Raised, forward, reseed, standard_cotangents, vjp
@@ -173,8 +173,8 @@ class ExampleFacts:
     def widened(self, case: Case) -> Case | None:
         """Return the case in the dtypes of the example, where these differ and the forward takes them."""
         widened = layouts.as_dtypes_of(case, self.base)
-        same = all(a.dtype == b.dtype for a, b in zip(case.tensors, widened.tensors, strict=True))
-        return None if same or self.draws or not self.is_valid(widened) else widened
+        is_unchanged = all(a.dtype == b.dtype for a, b in zip(case.tensors, widened.tensors, strict=True))
+        return None if is_unchanged or self.draws or not self.is_valid(widened) else widened
 
     @functools.cached_property
     def elements(self) -> int:
@@ -226,12 +226,12 @@ class ExampleFacts:
         """
         if not self.backward_works or not self.draws:
             return None
-        first, again, other = (
+        first, second, other = (
             vjp(run, standard_cotangents(run.roots), seed=seed)
             for seed in (0, 0, 1)
             for run in [forward(self.subject, self.base)]
         )
-        is_steady = difference(first, again, rounding=0.0) is None
+        is_steady = difference(first, second, rounding=0.0) is None
         return difference(first, other) if is_steady else None
 
     @functools.cached_property
@@ -315,6 +315,5 @@ class ExampleFacts:
         with watch_cuts() as watch:
             run = forward(self.subject, self.base)
         found = [list(culprits(watch.cuts, run.inputs[c.order])) for c in self.base_result.wrong]
-        if not all(cuts and all(cut.is_stop for cut in cuts) for cuts in found):
-            return None
-        return Intent("cut", f"it leaves the graph by {found[0][0].where}")
+        cut = deliberate_stop(found)
+        return None if cut is None else Intent("cut", f"it leaves the graph by {cut.where}")

@@ -45,9 +45,9 @@ class Audit(ExampleFacts):
 
     def on(self, base: Case) -> Audit:
         """Return an audit of the same subject with another example."""
-        again = Audit(self.subject, self.options, base, [], self.events, self.skip, self.guessed)
-        again.__dict__["intent"] = self.intent  # of generic values; a small example may look like an identity
-        return again
+        other = Audit(self.subject, self.options, base, [], self.events, self.skip, self.guessed)
+        other.__dict__["intent"] = self.intent  # of generic values; a small example may look like an identity
+        return other
 
     def running(self, rules: Sequence[str]) -> list[str]:
         """Those of `rules`, by id, that run on this subject: their findings need no duplicate from another rule."""
@@ -215,11 +215,11 @@ class Audit(ExampleFacts):
     def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
         """Why a disagreement is intended, if there is a sign of it."""
         flat = intent.flat_in(comparison) if result is self.base_result or comparison.order in self.stairs else None
-        meant = self.intent
-        is_own = meant is not None and meant is self.own_intent and meant.sign == "identity"
+        reason = self.intent
+        is_own = reason is not None and reason is self.own_intent and reason.sign == "identity"
         if is_own and not intent.is_unchanged(result.run, result.case.tensors):
-            meant = None
-        return meant or flat or self._bound(result)
+            reason = None
+        return reason or flat or self._bound(result)
 
     def _bound(self, result: FirstOrder) -> Intent | None:
         found = intent.bound(result, self.subject.name)

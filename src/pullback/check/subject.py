@@ -57,8 +57,8 @@ def device_of(examples: Iterable[Any]) -> torch.device | None:
     """
     found = {t.device for t in tree_leaves(list(examples))[0] if isinstance(t, Tensor)} - {torch.device("cpu")}
     if len(found) > 1:
-        places = ", ".join(sorted(map(str, found)))
-        raise OptionError(f"the tensors of the example are on {places}: move them to one device")
+        devices = ", ".join(sorted(map(str, found)))
+        raise OptionError(f"the tensors of the example are on {devices}: move them to one device")
     device = next(iter(found), None)
     if device is not None and device.type == "meta":
         raise OptionError("the example is on meta, where tensors have no values: give it on the CPU or on a GPU")

@@ -97,9 +97,9 @@ def of_its_own(audit: ExampleFacts) -> Iterator[Case]:
     outputs = [out.detach() for out in audit.base_run.outputs if not is_freed(out)]
     for p in () if audit.draws else audit.base.wrt:
         t, name = audit.base.values[p], audit.base.names[p]
-        same = [out for out in outputs if out.shape == t.shape and out.dtype == t.dtype and not torch.equal(out, t)]
-        if same:
-            own = (same[0] + same[0].mH) / 2 if is_symmetric(t) else same[0].clone()  # equal up to rounding
+        alike = [out for out in outputs if out.shape == t.shape and out.dtype == t.dtype and not torch.equal(out, t)]
+        if alike:
+            own = (alike[0] + alike[0].mH) / 2 if is_symmetric(t) else alike[0].clone()  # equal up to rounding
             yield audit.base.with_values({p: own}, f"the output as {name}")
 
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -185,17 +185,12 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
     if sum(h.tensor.numel() for h in held.values()) > _LARGEST:
         held = {name: held[name] for name in chosen}
     keys = {identifier(name, position): name for position, name in enumerate(held)}
-    args, kwargs, _ = case.arguments()
     values = {key: _varied(held[name].tensor.detach()) for key, name in keys.items()}
-    names, nested = positional_names(subject), subject.kind != "function"
-    call = make_case(args, {**kwargs, **values}, names, case.label, nested, case.shared_ids)
-    places, of_arguments = _parted(call, case, keys)
+    call, positions = _extended(subject, case, keys, values, chosen)
     call = replace(
         call,
-        wrt=(*of_arguments, *(p for p, name in places.items() if name in chosen)),
-        names=tuple(places.get(p, name) for p, name in enumerate(call.names)),
         non_leaf=case.non_leaf,
-        held={p: held[name] for p, name in places.items()},
+        held={p: held[name] for p, name in positions.items()},
         left_out=tuple(name for name in asking if name not in chosen),
         is_varied=any(not torch.equal(values[key], held[name].tensor) for key, name in keys.items()),
     )
@@ -208,7 +203,8 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
                 found = dict(zip(case.wrt, gradients(weighted, case), strict=True))
             except Raised:
                 continue
-            return weighted, replace(case, wrt=tuple(p for p in case.wrt if p not in places or _is_dense(found[p])))
+            dense = {p for p, gradient in found.items() if gradient is not None and gradient.layout is torch.strided}
+            return weighted, replace(case, wrt=tuple(p for p in case.wrt if p not in positions or p in dense))
     return None
 
 
@@ -224,23 +220,37 @@ def _with_moved_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | 
     if not chosen:
         return None
     keys = {identifier(name, position): name for position, name in enumerate(held)}
-    args, kwargs, _ = case.arguments()
     values = {key: _varied(held[name].tensor.detach().cpu()) for key, name in keys.items()}
-    call = make_case(args, {**kwargs, **values}, positional_names(subject), case.label, True, case.shared_ids)
-    places, of_arguments = _parted(call, case, keys)
-    call = replace(
-        call,
-        wrt=(*of_arguments, *(p for p, name in places.items() if name in chosen)),
-        names=tuple(places.get(p, name) for p, name in enumerate(call.names)),
-        left_out=tuple(name for name in asking if name not in chosen),
-        is_varied=True,
-    )
+    call, _ = _extended(subject, case, keys, values, chosen)
+    call = replace(call, left_out=tuple(name for name in asking if name not in chosen), is_varied=True)
     weighted = replace(subject, kind="callable", target=_Functional(module, keys), load=_functional(subject, keys))
     for of_weights in (layouts.widened(call), call):
         with suppress(Raised):
             gradients(weighted, of_weights)
             return weighted, of_weights
     return None
+
+
+def _extended(
+    subject: Subject, case: Case, keys: Mapping[str, str], values: Mapping[str, Tensor], chosen: Collection[str]
+) -> tuple[Case, dict[int, str]]:
+    """Return a call with weights as keyword arguments, and the names of these by their positions in it.
+
+    Args:
+        subject: the function.
+        case: its call without the weights.
+        keys: the name of each weight by the keyword that passes it.
+        values: the values of the weights, by keyword.
+        chosen: the weights that are differentiated, besides the arguments that are so in `case`.
+    """
+    args, kwargs, _ = case.arguments()
+    names, nested = positional_names(subject), subject.kind != "function"
+    call = make_case(args, {**kwargs, **values}, names, case.label, nested, case.shared_ids)
+    positions = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
+    asked = [case.paths[p] for p in case.wrt]
+    of_arguments = [p for p, path in enumerate(call.paths) if p not in positions and path in asked]
+    wrt = (*of_arguments, *(p for p, name in positions.items() if name in chosen))
+    return replace(call, wrt=wrt, names=tuple(positions.get(p, n) for p, n in enumerate(call.names))), positions
 
 
 class _Functional:
@@ -268,21 +278,6 @@ def _functional(subject: Subject, names: Mapping[str, str]) -> str:
             "    return torch.func.functional_call(module, weights, args, kwargs)",
         ]
     )
-
-
-def _parted(call: Case, case: Case, keys: Mapping[str, str]) -> tuple[dict[int, str], tuple[int, ...]]:
-    """Return the positions of the weights in a call, with their names, and those of the differentiated arguments."""
-    places = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
-    asked = _differentiated(case)
-    return places, tuple(p for p, path in enumerate(call.paths) if p not in places and path in asked)
-
-
-def _is_dense(gradient: Tensor | None) -> bool:
-    return gradient is not None and gradient.layout is torch.strided
-
-
-def _differentiated(case: Case) -> list[tuple[Any, ...]]:
-    return [case.paths[p] for p in case.wrt]
 
 
 def _chosen(subject: Subject, case: Case, names: list[str], held: Mapping[str, Held]) -> list[str]:

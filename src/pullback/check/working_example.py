@@ -72,9 +72,9 @@ def _without_buffers(audit: Audit) -> Audit:
         return audit
     base = replace(base, wrt=tuple(p for p in base.wrt if p not in buffers))
     given = [replace(case, wrt=tuple(p for p in case.wrt if p not in buffers)) for case in audit.given]
-    again = Audit(audit.subject, audit.options, base, given, audit.events, audit.skip, audit.guessed)
-    again.refuted = audit.refuted
-    return again
+    without = Audit(audit.subject, audit.options, base, given, audit.events, audit.skip, audit.guessed)
+    without.refuted = audit.refuted
+    return without
 
 
 def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset[str]) -> tuple[Audit | None, str]:

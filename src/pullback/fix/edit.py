@@ -18,7 +18,7 @@ from libcst import matchers as m
 
 from pullback.fix.dataflow import names_assigned
 from pullback.fix.patch import CannotFixError, NewBackward, SavedValue, ValueOrigin
-from pullback.fix.source import positional_names
+from pullback.fix.source import plain_parameters
 
 _FUNCTIONAL = "torch.nn.functional"
 _BLOCKS_DOUBLE_BACKWARD = {"once_differentiable", "no_grad", "inference_mode"}
@@ -198,7 +198,7 @@ def _with_backward(backward: NewBackward, node: cst.ClassDef) -> cst.ClassDef:
     methods = {one.name.value: one for one in node.body.body if isinstance(one, cst.FunctionDef)}
     attributes = _attributes_read(methods)
     if "setup_context" in methods:
-        count = len(positional_names(ast_of(methods["forward"])) or [])
+        count = len(plain_parameters(ast_of(methods["forward"])) or [])
         saver = {"setup_context": _saving_setup_context(methods["setup_context"], backward, attributes, count)}
     else:
         saver = {"forward": _saving_forward(methods["forward"], backward, attributes)}
@@ -213,7 +213,7 @@ def _new_backward(node: cst.FunctionDef, backward: NewBackward) -> cst.FunctionD
     statements = [*cst.parse_module("\n".join(backward.body) + "\n").body]
     if node.get_docstring() is not None:
         statements.insert(0, body.body[0])  # type: ignore[arg-type]
-    if tuple(positional_names(tree) or ()) != backward.parameters:
+    if tuple(plain_parameters(tree) or ()) != backward.parameters:
         parameters = [cst.Param(cst.Name(name)) for name in backward.parameters]
         node = node.with_changes(params=cst.Parameters(parameters))
     decorators = [
@@ -227,7 +227,7 @@ def _new_backward(node: cst.FunctionDef, backward: NewBackward) -> cst.FunctionD
 def _saving_forward(node: cst.FunctionDef, backward: NewBackward, attributes: set[str]) -> cst.FunctionDef:
     """An old-style forward that saves the residuals of the new backward."""
     tree = ast_of(node)
-    [ctx, *_] = positional_names(tree) or []
+    [ctx, *_] = plain_parameters(tree) or []
     names = {(one.origin, one.position): one.name for one in backward.saved}
     saves = any(m.matches(one, m.SimpleStatementLine([_SAVE_STATEMENT])) for one in block_of(node).body)
     rebinds = bool(names_assigned(tree) & {one.name for one in backward.saved})
@@ -244,7 +244,7 @@ def _saving_setup_context(
     node: cst.FunctionDef, backward: NewBackward, attributes: set[str], count: int
 ) -> cst.FunctionDef:
     """A `setup_context` that saves the residuals of the new backward; `count` is the number of inputs."""
-    [ctx, inputs, output] = positional_names(ast_of(node)) or []
+    [ctx, inputs, output] = plain_parameters(ast_of(node)) or []
     body = block_of(node)
     unpacked = dict(_unpacked(body, inputs, "input")) | dict(_unpacked(body, output, "output"))
     is_tuple = any(one.origin == "output" and one.position for one in backward.saved) or ("output", 0) in unpacked

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pullback.report.model import Location
+from pullback.check.subject import Subject
+from pullback.report.model import SubjectResult
 
 ValueOrigin = Literal["input", "output"]
 """Argument of a forward, or its result."""
@@ -80,9 +81,9 @@ class FunctionKey:
     line: int
 
     @classmethod
-    def of(cls, name: str, location: Location) -> FunctionKey:
-        """Key of a function by its name and location in the report."""
-        return cls(name, location.file or "", location.line or 0)
+    def of(cls, function: Subject | SubjectResult) -> FunctionKey:
+        """Key of a function."""
+        return cls(function.name, function.location.file or "", function.location.line or 0)
 
 
 @dataclass(frozen=True, slots=True)

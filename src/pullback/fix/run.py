@@ -72,7 +72,7 @@ def fix_targets(
     for target in unique:
         run.add_target(target, audit_targets([target], options, load, on_progress=on_progress))
     run.apply()
-    order = {_key(outcome): i for i, outcome in enumerate(run.outcomes)}
+    order = {FunctionKey.of(outcome.result): i for i, outcome in enumerate(run.outcomes)}
     results = tuple(sorted(run.results, key=lambda one: order[one.key]))
     return FixReport(report_of(run.outcomes_after()), results, "".join(run.diffs))
 
@@ -148,8 +148,8 @@ class _FixRun:
         requests: dict[FunctionKey, _Request] = {}
         for outcome in outcomes:
             findings = [f for f in outcome.findings if f in new]
-            if (request := self._request(_key(outcome), findings)) is not None:
-                requests[_key(outcome)] = request
+            if (request := self._request(FunctionKey.of(outcome.result), findings)) is not None:
+                requests[FunctionKey.of(outcome.result)] = request
         if not requests:
             return
         by_module = parse_target(target).path is None
@@ -202,7 +202,7 @@ class _FixRun:
         prover.run(patches)
         if self._how.write and prover.content != file.content:
             file.write(prover.content)
-            self._after |= {_key(before[line]): outcome for line, outcome in prover.after.items()}
+            self._after |= {FunctionKey.of(before[line].result): outcome for line, outcome in prover.after.items()}
         self.results += prover.results
         self.diffs.append(unified_diff(inside[0].result.location.file or path.name, file.content, prover.content))
 
@@ -212,15 +212,11 @@ class _FixRun:
         return [self._outcome_after(outcome, rules) for outcome in self.outcomes]
 
     def _outcome_after(self, outcome: Outcome, rules: set[str]) -> Outcome:
-        after = self._after.get(_key(outcome))
+        after = self._after.get(FunctionKey.of(outcome.result))
         if after is None:
             return outcome
         findings = tuple(f for f in after.findings if f.rule in rules)
         return replace(after, findings=findings, result=replace(after.result, status=status_of(findings)))
-
-
-def _key(outcome: Outcome) -> FunctionKey:
-    return FunctionKey.of(outcome.result.name, outcome.result.location)
 
 
 def _is_in(outcome: Outcome, path: Path) -> bool:

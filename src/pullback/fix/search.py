@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback import _torch
+from pullback.check.find.syntax import positional_parameters
 from pullback.check.runner.task import Sender, describe_failure
 from pullback.check.subject import Given, Options, Subject
 from pullback.errors import PullbackError
@@ -68,11 +69,11 @@ def search(
     """
 
     def select(subjects: Sequence[Subject]) -> list[Subject | None]:
-        known = {_key(subject): subject for subject in subjects}
+        known = {FunctionKey.of(subject): subject for subject in subjects}
         return [known.get(key) for key in keys]
 
     def work(subject: Subject | None, given: Given, sender: Sender) -> dict[str, Any]:
-        derives = subject is not None and _key(subject) in backward
+        derives = subject is not None and FunctionKey.of(subject) in backward
         return asdict(_search(subject, partial(_example, given=given, options=options, sender=sender), derives))
 
     task = run_worker(target, select, work, load)
@@ -83,10 +84,6 @@ def search(
         else SearchResult.from_dict(found)
         for key, found in results
     }
-
-
-def _key(subject: Subject) -> FunctionKey:
-    return FunctionKey.of(subject.name, subject.location)
 
 
 def _search(subject: Subject | None, example: Callable[[Subject], tuple[Any, ...]], derives: bool) -> SearchResult:
@@ -121,8 +118,9 @@ def _example(subject: Subject, given: Given, options: Options, sender: Sender) -
 def _non_tensors(subject: Subject, args: Sequence[Any]) -> tuple[str, ...]:
     """Names of arguments that hold no tensor; an argument that is None may be a tensor in another call."""
     assert subject.source is not None  # by `editable_source`
-    a = subject.source.methods["forward"].args
-    names = [one.arg for one in (*a.posonlyargs, *a.args)][0 if subject.source.defines("setup_context") else 1 :]
+    names = positional_parameters(subject.source.methods["forward"])[
+        0 if subject.source.defines("setup_context") else 1 :
+    ]
     return tuple(
         name
         for name, value in zip(names, args, strict=False)

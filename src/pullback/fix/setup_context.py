@@ -15,7 +15,7 @@ import libcst as cst
 from libcst import matchers as m
 
 from pullback.check.find.source import read
-from pullback.check.find.syntax import dotted, instantiations
+from pullback.check.find.syntax import dotted, instantiations, positional_parameters
 from pullback.check.find.target import package_of
 from pullback.errors import TargetError
 from pullback.fix.dataflow import names_read, own_returns, unused_name
@@ -100,7 +100,7 @@ def _static(method: cst.FunctionDef) -> cst.FunctionDef:
     if not method.decorators:
         return method.with_changes(decorators=[cst.Decorator(cst.Name("staticmethod"))])
     tree = ast_of(method)
-    first = [one.arg for one in (*tree.args.posonlyargs, *tree.args.args)][:1]
+    first = positional_parameters(tree)[:1]
     decorators = [ast.unparse(one) for one in tree.decorator_list]
     if decorators != ["classmethod"] or names_read(tree) & {*first, *_FRAME_DEPENDENT}:
         return method
@@ -174,7 +174,7 @@ def _empty_setup_context(forward: ast.FunctionDef, split: ForwardSplit) -> str:
     taken = {node.id for node in ast.walk(forward) if isinstance(node, ast.Name)} | {split.ctx}
     taken |= {one.arg for one in ast.walk(forward.args) if isinstance(one, ast.arg)}
     inputs, output = unused_name("inputs", taken), unused_name("output", taken)
-    lines = list(_unpacked_inputs(forward.args, split, inputs))
+    lines = list(_unpacked_inputs(forward, split, inputs))
     if split.outputs and not split.is_tuple:
         [output] = split.outputs
     elif split.outputs:
@@ -183,14 +183,14 @@ def _empty_setup_context(forward: ast.FunctionDef, split: ForwardSplit) -> str:
     return f"@staticmethod\ndef setup_context({split.ctx}, {inputs}, {output}):\n{text}"
 
 
-def _unpacked_inputs(a: ast.arguments, split: ForwardSplit, inputs: str) -> Iterator[str]:
+def _unpacked_inputs(forward: ast.FunctionDef, split: ForwardSplit, inputs: str) -> Iterator[str]:
     """Yield lines that give the inputs the names that they have in the forward."""
-    names = [one.arg for one in (*a.posonlyargs, *a.args)][1:]
+    names, vararg = positional_parameters(forward)[1:], forward.args.vararg
     wanted = [name if name in split.inputs else "_" for name in names]
     if any(name != "_" for name in wanted):
-        yield _unpacking([*wanted, "*_"] if a.vararg else wanted, inputs)
-    if a.vararg and a.vararg.arg in split.inputs:
-        yield f"{a.vararg.arg} = {inputs}" + (f"[{len(names)}:]" if names else "")
+        yield _unpacking([*wanted, "*_"] if vararg else wanted, inputs)
+    if vararg and vararg.arg in split.inputs:
+        yield f"{vararg.arg} = {inputs}" + (f"[{len(names)}:]" if names else "")
 
 
 def _unpacking(names: Sequence[str], whole: str) -> str:
@@ -215,7 +215,7 @@ def _divided(block: cst.IndentedBlock, split: ForwardSplit) -> tuple[list[cst.Ba
         goes = _selected(line, [i in split.moved for i in positions])
         if stays is not None and goes is not None:
             goes = _without_comments(goes)  # a comment beside a line is about the statements that stay
-        left += [] if stays is None else [stays.visit(_AttributeReads(split))]  # type: ignore[list-item]
+        left += [] if stays is None else [stays.visit(_AttributeReplacer(split))]  # type: ignore[list-item]
         moved += [] if goes is None else [goes]
         position += count
     return _without_empty_start(left), _without_empty_start(moved)
@@ -243,7 +243,7 @@ def _without_empty_start(lines: list[cst.BaseStatement]) -> list[cst.BaseStateme
     return [lines[0].with_changes(leading_lines=above), *lines[1:]]
 
 
-class _AttributeReads(cst.CSTTransformer):
+class _AttributeReplacer(cst.CSTTransformer):
     """Replaces a read of an attribute of the context by the variable that was assigned to it."""
 
     def __init__(self, split: ForwardSplit) -> None:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from pullback.check.find.source import FunctionSource
+from pullback.check.find.syntax import positional_parameters
 from pullback.check.subject import Subject
 from pullback.fix.patch import CannotFixError
 
@@ -46,8 +47,8 @@ def source_names(subject: Subject) -> SourceNames:
         raise CannotFixError("its jvp reads the saved tensors, which a new backward would change")
     forward, backward = source.methods["forward"], source.methods["backward"]
     is_old = not source.defines("setup_context")
-    parameters = positional_names(forward)
-    taken = positional_names(backward) or []
+    parameters = plain_parameters(forward)
+    taken = plain_parameters(backward) or []
     if parameters is None or (is_old and not parameters):
         raise CannotFixError("its forward takes *args or keyword arguments, whose number is unknown")
     return SourceNames(
@@ -79,10 +80,10 @@ def editable_source(subject: Subject) -> FunctionSource:
     return source
 
 
-def positional_names(method: ast.FunctionDef) -> list[str] | None:
+def plain_parameters(method: ast.FunctionDef) -> list[str] | None:
     """Names of the positional parameters; `None` if there are others."""
     a = method.args
-    return None if a.vararg or a.kwarg or a.kwonlyargs else [p.arg for p in (*a.posonlyargs, *a.args)]
+    return None if a.vararg or a.kwarg or a.kwonlyargs else positional_parameters(method)
 
 
 def _returned_names(forward: ast.FunctionDef) -> tuple[str, ...]:

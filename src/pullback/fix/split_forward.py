@@ -11,6 +11,7 @@ import ast
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from pullback.check.find.syntax import positional_parameters
 from pullback.fix.dataflow import is_metadata, is_pure, may_write_in_place, names_bound, names_read, own_returns
 from pullback.fix.patch import CannotFixError
 
@@ -151,7 +152,7 @@ class _Splitter:
 
     def __init__(self, forward: ast.FunctionDef, non_tensors: Collection[str]) -> None:
         a = forward.args
-        self._ctx, *positional = [one.arg for one in (*a.posonlyargs, *a.args)]
+        self._ctx, *positional = positional_parameters(forward)
         self._inputs = {*positional, *([a.vararg.arg] if a.vararg else [])}
         self._keywords = {one.arg for one in (*a.kwonlyargs, *([a.kwarg] if a.kwarg else []))}
         self._body: Sequence[ast.stmt] = forward.body

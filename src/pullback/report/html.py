@@ -86,7 +86,7 @@ class _SubjectSection:
 
 def to_html(report: ReportData) -> str:
     """Return the report as a self-contained page."""
-    measured = [subject.name for subject in report.subjects if _is_drawn(subject)]
+    measured = [subject.name for subject in report.subjects if subject.measured.slopes or subject.measured.errors]
     drawn = measured[:_DRAWN] if plots.can_plot() else []
     parts = [_section(n, *one, draws=one[0].name in drawn) for n, one in enumerate(report.by_subject(), 1)]
     return _template().render(
@@ -129,10 +129,6 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {"clean": clean, "line": clean_line}
     return environment.get_template("report.html.jinja")
-
-
-def _is_drawn(subject: SubjectResult) -> bool:
-    return bool(subject.measured.slopes or subject.measured.errors)
 
 
 def _missing(measured: int, drawn: int) -> str:

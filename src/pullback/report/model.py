@@ -264,8 +264,8 @@ class ReportData:
 
         return {
             "version": versions(),
-            "subjects": [subject_to_dict(subject) for subject in self.subjects],
-            "findings": [finding_to_dict(finding) for finding in self.findings],
+            "subjects": [to_plain(subject) for subject in self.subjects],
+            "findings": [to_plain(finding) for finding in self.findings],
             "summary": self.summary,
         }
 
@@ -285,25 +285,20 @@ class ReportData:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
-def subject_to_dict(subject: SubjectResult) -> dict[str, Any]:
-    """Return a subject as plain data that strict JSON can hold."""
-    return cast(dict[str, Any], _plain(asdict(subject)))
+def to_plain(part: SubjectResult | Finding) -> dict[str, Any]:
+    """Return a subject or a finding as plain data that strict JSON can hold."""
+    return cast(dict[str, Any], _plain(asdict(part)))
 
 
 def subject_from_dict(data: dict[str, Any]) -> SubjectResult:
-    """Rebuild a subject from `subject_to_dict`'s data."""
+    """Rebuild a subject from `to_plain`'s data."""
     measured = measurements_from_dict(data["measured"])
     absent = tuple(data.get("absent", ()))  # absent in results of an earlier version
     return SubjectResult(**{**data, "location": Location(**data["location"]), "measured": measured, "absent": absent})
 
 
-def finding_to_dict(finding: Finding) -> dict[str, Any]:
-    """Return a finding as plain data that strict JSON can hold."""
-    return cast(dict[str, Any], _plain(asdict(finding)))
-
-
 def finding_from_dict(data: dict[str, Any]) -> Finding:
-    """Rebuild a finding from `finding_to_dict`'s data."""
+    """Rebuild a finding from `to_plain`'s data."""
     evidence = data["evidence"]
     if evidence is not None:
         numbers = {key: _number(evidence[key]) for key in ("expected", "got", "error_bar")}

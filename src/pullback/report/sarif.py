@@ -49,13 +49,13 @@ def _result(finding: Finding, position: int) -> dict[str, Any]:
         "ruleIndex": position,
         "level": _LEVELS[finding.severity],
         "message": {"text": clean(text)},
-        "locations": _places(finding),
+        "locations": _locations(finding),
         "partialFingerprints": {"pullback/v1": hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()},
         "properties": {"verdict": finding.verdict, "subject": clean(finding.subject)},
     }
 
 
-def _places(finding: Finding) -> list[dict[str, Any]]:
+def _locations(finding: Finding) -> list[dict[str, Any]]:
     file, line = finding.location.file, finding.location.line
     if file is None:
         return []

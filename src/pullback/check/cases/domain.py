@@ -17,7 +17,7 @@ from pullback.check.cases.sizes import POINTS, resized
 from pullback.check.cases.structure import partitions
 
 _OTHERS = (1, 2, 5)
-_TELLING = 4
+_SHORTEST = 4
 """Length from which a sorted row is unlikely to be a coincidence."""
 
 
@@ -151,7 +151,7 @@ def _shown(t: Tensor) -> Iterator[Trait]:
     if t.layout is not torch.strided or not t.ndim or t.shape[-1] < 2 or not bool(torch.isfinite(t).all()):
         return
     for trait in TRAITS:
-        if trait.holds(t) and (trait.holds is not _are_sorted or t.shape[-1] >= _TELLING):
+        if trait.holds(t) and (trait.holds is not _are_sorted or t.shape[-1] >= _SHORTEST):
             yield trait
 
 

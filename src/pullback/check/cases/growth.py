@@ -58,9 +58,9 @@ class Growth:
     def is_batch(self) -> bool:
         """Whether the first tensor and every output begin with that size, and no later dimension has it."""
         tensors = list(self.case.all_tensors.values())
-        elsewhere = any(self.size in t.shape[1:] for t in tensors)
+        is_later = any(self.size in t.shape[1:] for t in tensors)
         outputs = range(len(self.slopes))
-        return tensors[0].shape[:1] == (self.size,) and not elsewhere and all(0 in self.dims(k) for k in outputs)
+        return tensors[0].shape[:1] == (self.size,) and not is_later and all(0 in self.dims(k) for k in outputs)
 
 
 def growths(subject: Subject, case: Case) -> Iterator[Growth]:
@@ -141,7 +141,7 @@ def taken(t: Tensor, dims: Sequence[int], order: Tensor) -> Tensor:
     return t
 
 
-def broken_tail(t: Tensor, dims: Sequence[int], size: int, same: float) -> tuple[Index, Index] | None:
+def broken_tail(t: Tensor, dims: Sequence[int], size: int, tolerance: float) -> tuple[Index, Index] | None:
     """Where a tail begins that differs from the elements one period earlier, and the position of those.
 
     A tail begins in the second half: what breaks off earlier takes elements together by blocks. It breaks at half of
@@ -157,11 +157,11 @@ def broken_tail(t: Tensor, dims: Sequence[int], size: int, same: float) -> tuple
     scale = torch.where(torch.isfinite(t), t, 0).abs().max()
     for dim in dims:
         later, earlier = t.narrow(dim, size, t.shape[dim] - size), t.narrow(dim, 0, t.shape[dim] - size)
-        kept = (later == earlier) | (later.isnan() & earlier.isnan()) | ((later - earlier).abs() <= same * scale)
+        kept = (later == earlier) | (later.isnan() & earlier.isnan()) | ((later - earlier).abs() <= tolerance * scale)
         broken = (~kept).movedim(dim, 0)
-        places = broken.reshape(len(broken), -1).any(1)
-        before = int(places.int().argmax())
-        period = places[before : before + size]
+        differing = broken.reshape(len(broken), -1).any(1)
+        before = int(differing.int().argmax())
+        period = differing[before : before + size]
         if 2 * (before + size) >= t.shape[dim] and int(period.sum()) >= max(2, len(period) / 2):
             rest = broken[before].nonzero()[0].tolist()
             return _index(dim, before + size, rest), _index(dim, before, rest)

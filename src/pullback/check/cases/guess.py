@@ -155,7 +155,7 @@ def _from_annotation(annotation: Any) -> list[Any]:
     if annotation is inspect.Parameter.empty:
         return []
     words = re.findall(r"\w+", text)
-    return [*_made_by(annotation), *_of_words(words)]
+    return [*_made_by(annotation), *(value for word in words for value in _BY_TYPE.get(word, ()))]
 
 
 def _made_by(annotation: Any) -> list[Any]:
@@ -166,10 +166,6 @@ def _made_by(annotation: Any) -> list[Any]:
         return [annotation()]
     except Exception:
         return []
-
-
-def _of_words(words: Iterable[str]) -> list[Any]:
-    return [value for word in words if word in _BY_TYPE for value in _BY_TYPE[word]]
 
 
 def hints_from_calls(source: FunctionSource | None, position: int) -> list[Any]:

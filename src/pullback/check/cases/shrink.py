@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,8 +16,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], alive: Callable[[], bool])
     """Return a case, no larger than `case`, for which `fails` holds.
 
     Greedy: any simplification that still fails is kept, until none does or `alive` returns false. Sizes are reduced
-        first,
-    then values to short decimals. Two positions that share a tensor stay unchanged.
+    first, then values to short decimals. Two positions that share a tensor stay unchanged.
     """
     if len({id(v) for v in case.tensors}) < len(case.wrt):
         return case
@@ -39,15 +39,11 @@ def _simpler(case: Case) -> Iterator[Case]:
     for size in present:
         for new in sorted({1, 2, size // 2, size - 1}):
             if new < size:
-                yield _relabelled(resized(case, {size: new}), case)
+                yield replace(resized(case, {size: new}), label=case.label)
     for digits in (0, 1, 2):
         rounded = case.map_inputs(lambda t, d=digits: _rounded(t, d), case.label)  # type: ignore[misc]
         if any(not torch.equal(a, b) for a, b in zip(rounded.tensors, case.tensors, strict=True)):
             yield rounded
-
-
-def _relabelled(candidate: Case, case: Case) -> Case:
-    return candidate.with_values({}, case.label)
 
 
 def _rounded(t: Tensor, digits: int) -> Tensor:

@@ -25,7 +25,7 @@ from pullback.dtypes import has_derivative
 PRIMES = (2, 7, 11)
 POINTS = (2, 3, 4)
 """Sizes of a last dimension that may hold coordinates: of a plane, of space, a quaternion."""
-_TELLING = 3
+_SHORTEST = 3
 """Length from which a symmetric row is unlikely to be a coincidence."""
 _NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
 
@@ -220,7 +220,7 @@ def _mirrored(t: Tensor, like: Tensor) -> Tensor:
     """The nearest tensor with the mirror symmetry, even or odd, of `like`, such as a filter's."""
     for dim, size in enumerate(like.shape):
         for sign in (1, -1):
-            if size >= _TELLING and torch.equal(like, sign * like.flip(dim)):
+            if size >= _SHORTEST and torch.equal(like, sign * like.flip(dim)):
                 t = (t + sign * t.flip(dim)) / 2
     return t
 

@@ -60,7 +60,7 @@ def structured(case: Case) -> Iterator[Case]:
         yield case.with_values({p: make(case.values[p]) for p in square}, fit=label)
 
 
-_TELLING = 3
+_SHORTEST = 3
 """Number of integers from which a matching sum is unlikely to be a coincidence."""
 
 
@@ -104,7 +104,7 @@ class Partition:
 def partitions(base: Case) -> Iterator[Partition]:
     """Yield the integer tensors of an example that sum to one of its sizes, or end with it."""
     for p, t in enumerate(base.values):
-        is_row = isinstance(t, Tensor) and t.ndim == 1 and t.numel() >= _TELLING and t.layout is torch.strided
+        is_row = isinstance(t, Tensor) and t.ndim == 1 and t.numel() >= _SHORTEST and t.layout is torch.strided
         if not is_row or t.dtype == torch.bool or has_derivative(t):
             continue
         for q in base.wrt:

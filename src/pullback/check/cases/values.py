@@ -36,8 +36,8 @@ def other_values(case: Case) -> Iterator[Case]:
             yield case.with_values({position: zeroed}, f"{case.names[position]} with exact zeros")
     integers = {p: t for p, t in case.all_tensors.items() if not has_derivative(t) and t.numel()}
     if integers and not any(is_permutation(v) for v in integers.values()):
-        same = {p: v.flatten()[:1].repeat(v.numel()).view(v.shape) for p, v in integers.items()}
-        yield case.with_values(same, ALL_EQUAL)
+        equal = {p: v.flatten()[:1].repeat(v.numel()).view(v.shape) for p, v in integers.items()}
+        yield case.with_values(equal, ALL_EQUAL)
         flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
         yield case.with_values(flipped, "whole-number arguments reversed")
 
@@ -51,7 +51,7 @@ def other_numbers(case: Case) -> Iterator[Case]:
 
     With an argument at its default, errors of the backward for other values do not show.
     """
-    ranks = {t.ndim for t in case.all_tensors.values()}
+    dims = {t.ndim for t in case.all_tensors.values()}
     for position, value in enumerate(case.values):
         name = case.names[position]
         if isinstance(value, bool):
@@ -59,8 +59,8 @@ def other_numbers(case: Case) -> Iterator[Case]:
         elif isinstance(value, float) and math.isfinite(value):
             other = value / 2 or _SWITCHED_ON
             yield case.with_values({position: other}, f"{name} = {other:g}")
-        elif isinstance(value, int) and _DIM.search(name) and max(ranks, default=0) > 1:
-            dim = 0 if value % max(ranks) else 1
+        elif isinstance(value, int) and _DIM.search(name) and max(dims, default=0) > 1:
+            dim = 0 if value % max(dims) else 1
             yield case.with_values({position: dim}, f"{name} = {dim}")
 
 
@@ -83,8 +83,8 @@ def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor],
 
 def crosses(before: Case, after: Case) -> bool:
     """Whether a variant swaps a lower and an upper limit of the call, as their names tell."""
-    places = {name.rpartition(".")[2]: p for p, name in enumerate(before.names)}
-    pairs = [(places[low], places[high]) for low, high in _limits(places) if high in places]
+    positions = {name.rpartition(".")[2]: p for p, name in enumerate(before.names)}
+    pairs = [(positions[low], positions[high]) for low, high in _limits(positions) if high in positions]
     return any(_is_below(before, *pair) and not _is_below(after, *pair) for pair in pairs)
 
 

@@ -182,9 +182,9 @@ def batches(setting: EagerReference) -> Iterator[tuple[Batch, list[Tensor | None
 
 def _patterns(dims: Sequence[int], differentiated: int) -> Iterator[InDims]:
     yield (0,) * len(dims)
-    elsewhere = tuple(0 if order % 2 else rank for order, rank in enumerate(dims))
-    if any(elsewhere):
-        yield elsewhere
+    other_dims = tuple(0 if order % 2 else rank for order, rank in enumerate(dims))
+    if any(other_dims):
+        yield other_dims
     if len(dims) > 1:
         for alone in range(min(differentiated, _SHARED_AT_MOST)):
             yield tuple(0 if order == alone else None for order in range(len(dims)))

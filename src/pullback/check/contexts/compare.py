@@ -15,7 +15,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.check.cases.repro import call_text, literal, variables
 from pullback.check.contexts.eager import EagerReference, Slots
-from pullback.check.derivative.agreement import TensorDifference, show
+from pullback.check.derivative.agreement import TensorDifference, show, subscript
 from pullback.check.subject import Kind, Subject
 from pullback.check.trial import Raised, guarded
 from pullback.errors import PullbackError
@@ -281,29 +281,29 @@ class DifferenceText:
 
 
 def differing(
-    audit: Audit, rule: str, setting: EagerReference, different: TensorDifference, told: DifferenceText
+    audit: Audit, rule: str, setting: EagerReference, different: TensorDifference, text: DifferenceText
 ) -> Finding:
     """Build the finding that a context differs from its reference."""
-    labels = told.labels or [f"gradient of {name}" for name in setting.names]
+    labels = text.labels or [f"gradient of {name}" for name in setting.names]
     label = labels[different.order]
-    at = f"[{', '.join(map(str, different.index))}]" if different.index else ""
+    at = subscript(different.index)
     got, expected = show(different.got), show(different.expected)
-    cause = f": {told.cause}" if told.cause else ""
+    cause = f": {text.cause}" if text.cause else ""
     return audit.finding(
         rule,
-        told.severity,
+        text.severity,
         "wrong",
-        f"under {told.name} the {label}{at} is {got}, {told.yardstick} {expected}{cause}",
+        f"under {text.name} the {label}{at} is {got}, {text.yardstick} {expected}{cause}",
         case=setting.case,
         evidence=Evidence(
             expected=different.expected,
             got=different.got,
             worst_index=different.index,
-            where=f"{label} under {told.name}",
+            where=f"{label} under {text.name}",
             dtype=str(setting.inputs[0].dtype).removeprefix("torch."),
         ),
-        tail=told.code,
-        hint=told.hint,
+        tail=text.code,
+        hint=text.hint,
     )
 
 

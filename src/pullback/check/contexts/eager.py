@@ -249,10 +249,10 @@ def setting_of(subject: Subject, case: Case) -> EagerReference | None:
         gradients=tuple(gradients),
     )
     try:
-        again = found.gradient_of(found.function())
+        second = found.gradient_of(found.function())
     except Raised:
         return None
-    return None if found.differs(again) else found
+    return None if found.differs(second) else found
 
 
 def settings(audit: Audit) -> list[EagerReference]:
@@ -316,8 +316,8 @@ def on_smallest(
         small = setting_of(audit.subject, case)
         if small is None or all(g is None or not bool(g.any()) for g in small.gradients):
             continue  # with nothing to lose, nothing is lost
-        again = find(small)
-        return again if again is not None and again.severity == found.severity else found
+        second = find(small)
+        return second if second is not None and second.severity == found.severity else found
     return found
 
 

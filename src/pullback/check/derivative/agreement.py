@@ -57,6 +57,11 @@ def first_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
 
 
+def subscript(index: Sequence[int] | None) -> str:
+    """Write the index of an element: "[1, 2]"; nothing for a tensor without dimensions."""
+    return f"[{', '.join(map(str, index))}]" if index else ""
+
+
 def show(value: float | str) -> str:
     """Write a number with six digits."""
     return value if isinstance(value, str) else f"{value:.6g}"

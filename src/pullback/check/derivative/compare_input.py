@@ -102,7 +102,7 @@ _NEGLIGIBLE = 1e-8
 """Disagreements below this part of the output's own size may be due to an unconverged iteration."""
 Restriction = Callable[[Tensor, Tensor], Tensor]
 """Direction and input -> the part of the direction along which to move the input."""
-_TELLING = 16
+_ENOUGH = 16
 """If none of this many elements is wrong, a wrong direction is attributed to the other elements, if there are any."""
 _UNEQUAL = (1.0, 0.75, 0.875, 0.625, 0.9375)
 """Lengths of the steps by which several elements are moved together, all with the same sign."""
@@ -395,7 +395,7 @@ def _compare_elements(
         complete = len(picked) == x.numel()
         decided = [c for _, c in results if c.status == "ok"]
         kinked = suspicion.kink or any(c.kink for _, c in results)
-        if suspicion.status == "wrong" and not complete and not kinked and len(picked) >= _TELLING:
+        if suspicion.status == "wrong" and not complete and not kinked and len(picked) >= _ENOUGH:
             return suspicion
         return Comparison(order, "ok" if decided else "inconclusive", compared=len(results), kink=kinked)
     worst_index, worst = max(wrong, key=lambda item: _badness(item[1]))

@@ -137,8 +137,8 @@ def converges(audit: Audit, case: Case, order: int) -> bool:
     """Whether a wrong gradient becomes right with more iterations."""
     longer = more_iterations(case)
     others = set(range(len(case.wrt))) - {order}
-    again = None if longer is None else audit.compare(longer, settled=others)
-    return again is not None and any(c.order == order and c.status == "ok" for c in again.comparisons)
+    longer_result = None if longer is None else audit.compare(longer, settled=others)
+    return longer_result is not None and any(c.order == order and c.status == "ok" for c in longer_result.comparisons)
 
 
 def may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
@@ -224,14 +224,10 @@ def wrong_off_symmetric(audit: Audit, result: FirstOrder) -> Comparison | None:
         x, gradient = result.case.tensors[right.order], result.gradients[right.order]
         if right.status != "ok" or gradient is None or not is_symmetric(x):
             continue
-        found = compare_input(sampler, right.order, gradient, audit.generator, 1, audit.elements, within=_free)
+        found = compare_input(sampler, right.order, gradient, audit.generator, 1, audit.elements, within=lambda v, x: v)
         if found.status == "wrong" and not _uses_one_triangle(audit.subject, result, right.order):
             return found
     return None
-
-
-def _free(direction: Tensor, x: Tensor) -> Tensor:
-    return direction
 
 
 def _uses_one_triangle(subject: Subject, result: FirstOrder, order: int) -> bool:

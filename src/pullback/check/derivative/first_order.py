@@ -173,8 +173,8 @@ def _unless_noise(
     for seed in range(_NUDGES):
         generator = torch.Generator().manual_seed(seed)
         epsilon = torch.finfo(gradient.dtype).eps
-        once = {id(t): t + epsilon * t * random_like(t.abs(), generator) for t in case.tensors}
-        moved = case.with_values({p: once[id(case.values[p])] for p in case.wrt})
+        nudged = {id(t): t + epsilon * t * random_like(t.abs(), generator) for t in case.tensors}
+        moved = case.with_values({p: nudged[id(case.values[p])] for p in case.wrt})
         try:
             there = vjp(forward(subject, moved), cotangents)[c.order]
         except Raised:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AGREEMENT = 1e-7
 _SHARP = 1e-4
 """Relative error bar above which a derivative is estimated with finer steps."""
-_TELLING = 0.1
+_UNDECIDED = 0.1
 """Relative error bar above which a derivative is undecided."""
 NEGLIGIBLE = 1e-6
 """Part of the values themselves below which a derivative counts as zero, being rounding error."""
@@ -99,7 +99,7 @@ def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
             shape = torch.view_as_real(primal).shape if primal.is_complex() else primal.shape
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(position), shape)) if shape else ()
             return JvpDisagreement(rank, index, expected, float(got[position]), bar, order, direction)
-        undecided.append(bool(got.numel()) and bool(_blurred(estimate, got, _TELLING).all()))
+        undecided.append(bool(got.numel()) and bool(_blurred(estimate, got, _UNDECIDED).all()))
     if undecided and all(undecided):
         return JvpDisagreement(in_graph[0], (), torch.nan, torch.nan, torch.nan, order, direction, decided=False)
     return None

@@ -266,11 +266,11 @@ def _noise(curve: Curve, ladder: _Ladder) -> tuple[Tensor, Tensor]:
 def _difference_noise(samples: Tensor) -> Tensor:
     """Return the standard deviation of the noise in samples at `_NOISE_POINTS`, (points, n) -> (n,)."""
     # Over so short a window h the sixth difference of a smooth curve, of order h⁶ y⁽⁶⁾, is far below the noise.
-    sixth = [_divided_difference(samples[k : k + 7], _NOISE_POINTS[k : k + 7]) for k in (0, 1)]
+    sixth = [divided_difference(samples[k : k + 7], _NOISE_POINTS[k : k + 7]) for k in (0, 1)]
     return torch.stack(sixth).square().mean(0).sqrt()
 
 
-def _divided_difference(samples: Tensor, points: Sequence[float]) -> Tensor:
+def divided_difference(samples: Tensor, points: Sequence[float]) -> Tensor:
     """Return the divided difference Σᵢ yᵢ wᵢ with wᵢ = 1 / Πⱼ (xᵢ − xⱼ), over ‖w‖: noise of deviation 1 keeps it."""
     x = torch.tensor(points, dtype=torch.float64)
     weights = 1 / (x.unsqueeze(1) - x + torch.eye(len(points), dtype=torch.float64)).prod(1)

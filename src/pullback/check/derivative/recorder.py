@@ -36,7 +36,7 @@ class Recorded:
     cotangents: tuple[Any, ...]
     needs: tuple[bool, ...]
     returned: tuple[Any, ...] = ()
-    places: tuple[torch.device | None, ...] = ()
+    devices: tuple[torch.device | None, ...] = ()
     raised: bool = True
     kept: tuple[Tensor, ...] = field(default=(), repr=False)
 
@@ -66,7 +66,7 @@ def recording(subject: Subject, inside: AbstractContextManager[Any] | None = Non
             result = implementation(ctx, *cotangents)
         results = result if isinstance(result, tuple) else (result,)
         call.returned = at_hand(results)
-        call.places = tuple(r.device if isinstance(r, Tensor) else None for r in results)
+        call.devices = tuple(r.device if isinstance(r, Tensor) else None for r in results)
         call.raised = False
         return result
 
@@ -128,7 +128,7 @@ def placed_gradients(subject: Subject, case: Case) -> Iterator[tuple[str, Tensor
     """As `returned_gradients`, with the device of the gradient if it is not the input's."""
     arguments = case.arguments()[0]
     for call in record_base(subject, case):
-        placed = zip(case.top_level(len(arguments)), call.returned, call.places, strict=False)
+        placed = zip(case.top_level(len(arguments)), call.returned, call.devices, strict=False)
         for position, gradient, place in placed:
             if position is not None and position in case.wrt and isinstance(gradient, Tensor) and place is not None:
                 x = case.values[position]

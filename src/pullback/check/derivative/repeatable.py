@@ -70,8 +70,10 @@ def _adds_up(runs: Sequence[Sequence[Tensor | None] | None]) -> bool:
     first, second, third = ([g for g in run or () if g is not None] for run in runs)
     if not len(first) == len(second) == len(third):
         return False
-    once, again = ([b - a for a, b in zip(x, y, strict=True)] for x, y in ((first, second), (second, third)))
-    return difference(once, again) is None
+    first_change, second_change = (
+        [b - a for a, b in zip(x, y, strict=True)] for x, y in ((first, second), (second, third))
+    )
+    return difference(first_change, second_change) is None
 
 
 def _differ(first: _Run, second: _Run) -> tuple[str, TensorDifference, bool] | None:

@@ -97,8 +97,8 @@ class Sampler:
         close = far = 0
         for level in range(_TINY_STEPS):
             h = _TINY * 2.0**-level
-            sides = [self.sample(order, (t * direction).to(direction.dtype)) for t in (h, -h)]
-            quotient = float((self.weights * (sides[0] - sides[1])).sum()) / (2 * h)
+            samples = [self.sample(order, (t * direction).to(direction.dtype)) for t in (h, -h)]
+            quotient = float((self.weights * (samples[0] - samples[1])).sum()) / (2 * h)
             close = close + 1 if abs(quotient - got) < _ABOUT * abs(got) else 0
             far = far + 1 if abs(quotient - estimated) < _ABOUT * abs(estimated) else 0
             if _IN_A_ROW in (close, far):
@@ -114,8 +114,8 @@ class Sampler:
         spread = torch.zeros_like(estimate.low)
         valid = estimate.valid
         for _ in range(_BLUR_POINTS):
-            once = {id(t): t + epsilon * t * random_like(t.abs(), generator) for t in self.case.tensors}
-            moved = {p: once[id(self.case.values[p])] for p in self.case.wrt}  # one passed twice stays one
+            nudged = {id(t): t + epsilon * t * random_like(t.abs(), generator) for t in self.case.tensors}
+            moved = {p: nudged[id(self.case.values[p])] for p in self.case.wrt}  # one passed twice stays one
             there = Sampler(self.subject, self.case.with_values(moved), self.positions, self.cotangents)
             near = there.derivative(order, direction, disagrees=lambda _: True)
             self.taken += there.taken

@@ -17,6 +17,7 @@ import torch
 from pullback import _torch
 from pullback.check.find.modules import Home, home_of_module
 from pullback.check.find.source import FunctionSource, own_functions, plain_function, source_of
+from pullback.check.find.syntax import positional_parameters
 from pullback.check.subject import Kind, is_carried
 from pullback.errors import TargetError
 from pullback.report.model import Location
@@ -350,7 +351,7 @@ def _uses_missing(cls: Function, method: ast.FunctionDef) -> bool:
     """Whether a class method reads an attribute of the class that the class does not have."""
     if not any(isinstance(node, ast.Name) and node.id == "classmethod" for node in method.decorator_list):
         return False
-    first = [argument.arg for argument in (*method.args.posonlyargs, *method.args.args)][:1]
+    first = positional_parameters(method)[:1]
     return any(
         isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)

@@ -261,11 +261,11 @@ def _source_of_class(cls: type) -> FunctionSource | None:
     for file, line in _candidate_files(cls):
         classes = [d for d in file.definitions if isinstance(d.node, ast.ClassDef)]
         around = [d for d in classes if d.first_line <= line <= d.last_line] if line else classes
-        same_name = [d for d in around if d.qualname == cls.__qualname__]
-        if line and not same_name:  # one that was pickled by value, or whose decorator renames it
-            same_name = [d for d in around if d.node.name == cls.__name__]
-        if same_name:
-            return file.describe(same_name[-1])
+        namesakes = [d for d in around if d.qualname == cls.__qualname__]
+        if line and not namesakes:  # one that was pickled by value, or whose decorator renames it
+            namesakes = [d for d in around if d.node.name == cls.__name__]
+        if namesakes:
+            return file.describe(namesakes[-1])
     return None
 
 

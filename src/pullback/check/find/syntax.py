@@ -278,6 +278,11 @@ def own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
             queue.extend(ast.iter_child_nodes(node))
 
 
+def positional_parameters(function: ast.FunctionDef) -> list[str]:
+    """Return the names of the positional parameters as written, with `self` or `cls`."""
+    return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+
+
 def positional_arguments(function: ast.FunctionDef) -> list[ast.arg]:
     """Return the positional parameters that a caller passes: with `ctx`, without the `cls` of a classmethod."""
     found = [*function.args.posonlyargs, *function.args.args]

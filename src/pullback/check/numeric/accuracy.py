@@ -158,14 +158,14 @@ class _WorstError:
 def _parts(x: Floats, quantity: SweptQuantity, inside: Mask) -> Iterator[_WorstError]:
     """Yield the largest error in each part of the range, from the most negative on."""
     found = quantity.errors
-    told = inside & (found.spurious | (found.stated & ~found.subnormal))
+    shown = inside & (found.spurious | (found.stated & ~found.subnormal))
     worst = np.where(found.spurious, np.inf, found.ulp)
     with np.errstate(divide="ignore"):
         power = np.clip(np.floor(np.log2(np.abs(x)) / _OCTAVES), _LEAST // _OCTAVES - 1, _MOST // _OCTAVES)
-    told &= power < _MOST // _OCTAVES
+    shown &= power < _MOST // _OCTAVES
     part = np.sign(x) * (power - _LEAST // _OCTAVES + 1)
-    for each in np.unique(part[told]):
-        here = np.flatnonzero(told & (part == each))
+    for interval in np.unique(part[shown]):
+        here = np.flatnonzero(shown & (part == interval))
         index = here[np.argmax(worst[here])]
         yield _WorstError(float(x[index]), float(worst[index]))
 

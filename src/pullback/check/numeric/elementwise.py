@@ -238,7 +238,7 @@ def single(point: dict[str, float]) -> Columns:
 
 _STEP = 2.0**-10
 """The first step of the ladder is about a sixteenth of this, relative to the point, or to 1 if that is larger."""
-_TELLING = 1e-3
+_UNDECIDED = 1e-3
 """Bar, relative to max(|slope|, 1), above which an estimate is undecided."""
 
 
@@ -279,7 +279,7 @@ def slope_at(function: Elementwise, by: str, point: dict[str, float], step: floa
     except Raised:
         return None
     low, high, bar = (float(t[0]) / scale for t in (found.low, found.high, found.bar))
-    if not bool(found.valid[0]) or bar > _TELLING * max(1.0, abs(low), abs(high)):
+    if not bool(found.valid[0]) or bar > _UNDECIDED * max(1.0, abs(low), abs(high)):
         return None
     return NumericSlope(low, high, bar, bool(found.kink[0]))
 
@@ -312,11 +312,11 @@ def jumps(function: Elementwise, by: str, beside: dict[str, float]) -> list[tupl
         return []
     height = np.nan_to_num(np.abs(np.diff(slope)), nan=0.0, posinf=0.0)
     least = _RELEVANT * float(np.abs(slope[finite]).max())
-    places = [int(k) for k in np.argsort(-height)[:_MOST_JUMPS] if height[k] > least]
-    if not places:
+    steepest = [int(k) for k in np.argsort(-height)[:_MOST_JUMPS] if height[k] > least]
+    if not steepest:
         return []
-    low, high = _FORM.ordinal(x[places]), _FORM.ordinal(x[[k + 1 for k in places]])
-    rows = np.arange(len(places))
+    low, high = _FORM.ordinal(x[steepest]), _FORM.ordinal(x[[k + 1 for k in steepest]])
+    rows = np.arange(len(steepest))
     for _ in range(_JUMP_ROUNDS):
         width, parts = (high - low)[:, None], np.arange(_JUMP_PARTS + 1)
         # not width * parts // _JUMP_PARTS: from -16 to 16 there are almost 2^63 numbers

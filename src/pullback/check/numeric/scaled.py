@@ -140,12 +140,12 @@ def measured(
         got = results(subject, case)
         inside = results(subject, cast(case, torch.float32)) if dtype.itemsize == 2 else [("", None)] * len(got)
         right = results(subject, wide)
-        again = [results(subject, _nudged(wide, _STEADY_BY, seed)) for seed in range(_STEADY_RUNS)]
+        nudged_runs = [results(subject, _nudged(wide, _STEADY_BY, seed)) for seed in range(_STEADY_RUNS)]
     except Raised:
         return
     pairs = [
         Beside(name, dtype, g.double(), r, None if i is None else i.to(dtype).double())
-        for (name, g), (_, i), (_, r), *others in zip(got, inside, right, *again, strict=True)
+        for (name, g), (_, i), (_, r), *others in zip(got, inside, right, *nudged_runs, strict=True)
         if g.shape == r.shape and r.numel() and _is_steady(r, [t for _, t in others])
     ]
     yield Scaled(case, case.label, change, amount, tuple(pairs))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.check.case import copy_tensor
+from pullback.check.derivative.oracle import divided_difference
 from pullback.check.numeric.elementwise import ORDINARY, PASSED, Columns, Elementwise
 from pullback.check.trial import Raised
 from pullback.errors import DerivativeError, PullbackError
@@ -91,15 +92,13 @@ def _steady(high: Floats, beside: Sequence[Floats], noise: Floats) -> Truth:
 
 
 def _noise(high: Floats, around: Sequence[Floats]) -> Floats:
-    """Return the noise in values around a point: their sixth divided difference, Σᵢ yᵢ / Πⱼ (pᵢ − pⱼ), normalised.
+    """Return the noise in values around a point: their sixth divided difference, normalised.
 
     A difference that cancels, such as 1 - cos(1e-7), may be equal at all neighbours, and wrong by a per cent: a step.
     As the steps grow, high-order differences of a smooth function fade; those of a staircase do not.
     """
-    points = np.array([*_AROUND, 0.0])
-    weights = 1 / np.prod(points[:, None] - points + np.eye(len(points)), axis=1)
-    with np.errstate(invalid="ignore", over="ignore"):
-        noise: Floats = np.abs((weights / np.linalg.norm(weights)) @ np.array([*around, high]))
+    samples = torch.from_numpy(np.array([*around, high]))
+    noise: Floats = divided_difference(samples, [*_AROUND, 0.0]).abs().numpy()
     return np.where(np.isnan(noise), 0.0, noise)  # a finite point may have non-finite neighbours: see `beside`
 
 
@@ -147,7 +146,7 @@ def believable(found: Sequence[Truth], function: Elementwise, at: Columns) -> li
 
 
 def _agree(true: Floats, got: Floats, at: Columns) -> bool:
-    known = _ordinary(at) & np.isfinite(true) & np.isfinite(got)
+    known = _within(at, _ORDINARY) & np.isfinite(true) & np.isfinite(got)
     if not known.any():
         return False
     size = min(1.0, usual(true, at))
@@ -156,13 +155,14 @@ def _agree(true: Floats, got: Floats, at: Columns) -> bool:
 
 def usual(true: Floats, at: Columns) -> float:
     """Return how large values usually are at ordinary points."""
-    known = np.abs(true[_ordinary(at) & np.isfinite(true)])
+    known = np.abs(true[_within(at, _ORDINARY) & np.isfinite(true)])
     return float(np.median(known)) if len(known) else 0.0
 
 
-def _ordinary(at: Columns) -> Mask:
-    ordinary: Mask = np.all([(np.abs(x) >= _ORDINARY[0]) & (np.abs(x) <= _ORDINARY[1]) for x in at.values()], axis=0)
-    return ordinary
+def _within(at: Columns, bounds: tuple[float, float]) -> Mask:
+    """Return the points whose magnitudes all lie between two bounds."""
+    inside: Mask = np.all([(np.abs(x) >= bounds[0]) & (np.abs(x) <= bounds[1]) for x in at.values()], axis=0)
+    return inside
 
 
 _POINTS = 3000
@@ -359,8 +359,7 @@ def masked(sweeper: Sweeper, at: Columns, quantity: SweptQuantity, k: int, dtype
     if quantity.formula is not None:
         for _, where in traps(quantity.formula, quantity.by, at, dtype):
             found |= bad & where
-    plain = np.all([(np.abs(x) >= PASSED[0]) & (np.abs(x) <= PASSED[1]) for x in at.values()], axis=0)
-    left = np.flatnonzero(bad & plain & ~found)
+    left = np.flatnonzero(bad & _within(at, PASSED) & ~found)
     if len(left):
         wide = sweeper.function.run(torch.float64, {name: x[left] for name, x in at.items()})
         found[left] = wide[k].isnan().numpy()

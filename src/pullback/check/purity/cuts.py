@@ -89,6 +89,11 @@ def culprits(cuts: Sequence[GraphCut], x: Tensor) -> Iterator[GraphCut]:
             yield cut
 
 
+def deliberate_stop(found: Sequence[Sequence[GraphCut]]) -> GraphCut | None:
+    """Return the first cut, if each of several tensors is lost, and by deliberate ways to stop a gradient alone."""
+    return found[0][0] if all(cuts and all(cut.is_stop for cut in cuts) for cuts in found) else None
+
+
 def _is_outside(name: str, result: Any) -> bool:
     """Whether a call gave numbers outside of the graph. Masks and whole numbers are outside of any."""
     if name in _LEAVES_TORCH:

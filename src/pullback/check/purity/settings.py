@@ -151,8 +151,8 @@ def changes(subject: Subject, case: Case) -> list[Change]:
     found: list[Change] = []
     for stage in first:
         found += _changed(stage, first[stage], second[stage])
-    told = {change.what for change in found if change.stage == "forward"}
-    return [change for change in found if change.stage == "forward" or change.what not in told]
+    by_forward = {change.what for change in found if change.stage == "forward"}
+    return [change for change in found if change.stage == "forward" or change.what not in by_forward]
 
 
 def _changed(stage: str, first: dict[str, Any], second: dict[str, Any]) -> Iterator[Change]:

@@ -132,14 +132,14 @@ class Spot:
         """
         for copies in (1, _VECTOR):
             at = {name: np.full(copies, x) for name, x in self.point.items()}
-            again = float(self.sweeper.function.run(self.dtype, at)[self.quantity][0])
-            if again == self.got or (math.isnan(again) and math.isnan(self.got)):
+            alone = float(self.sweeper.function.run(self.dtype, at)[self.quantity][0])
+            if alone == self.got or (math.isnan(alone) and math.isnan(self.got)):
                 break
         return self.sweeper.function.case(self.dtype, at)
 
 
 def accuracy_finding(
-    audit: Audit, rule: str, severity: Severity, spot: Spot, tell: str, hint: str, verdict: Verdict = "unstable"
+    audit: Audit, rule: str, severity: Severity, spot: Spot, remark: str, hint: str, verdict: Verdict = "unstable"
 ) -> Finding:
     """Build a finding about one quantity at one point; `tell` continues the message after both values."""
     measured = spot.measured
@@ -150,7 +150,7 @@ def accuracy_finding(
         severity,
         verdict,
         f"the {measured.label} is {show(spot.got)} and should be {says}, at {point_text(spot.point)} "
-        f"({name_of(spot.dtype)}){tell}",
+        f"({name_of(spot.dtype)}){remark}",
         case=case,
         evidence=Evidence(spot.expected, spot.got, where=measured.label, dtype=name_of(spot.dtype)),
         tail=_shown(case, measured.by, says),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pullback.check.case import is_differentiable
 from pullback.check.cases.repro import call_text, definition, literal, source_of, variables
+from pullback.check.derivative.agreement import subscript
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.sampler import is_symmetric
@@ -79,7 +80,7 @@ def _elements(x: Tensor | None, c: Comparison) -> list[str]:
     found = [index]
     if x is not None and len(index) > 1 and index[-1] != index[-2] and not x.is_complex() and is_symmetric(x):
         found.append((*index[:-2], index[-1], index[-2]))
-    return [f"[{', '.join(map(str, at))}]" if at else "" for at in found]
+    return [subscript(at) for at in found]
 
 
 def _mean_of(name: str, elements: Sequence[str]) -> str:
@@ -125,8 +126,8 @@ def _step_along(elements: Sequence[str], name: str, step: str) -> list[str]:
 def chosen_outs(run: ForwardRun) -> str:
     """Return the expression for those of `audit.floating_outs` that are in the graph."""
     floating = [p for p, out in enumerate(run.outputs) if is_differentiable(out)]
-    ranks = [floating.index(p) for p in run.differentiable]
-    return "outs" if len(ranks) == len(floating) else f"[outs[k] for k in {ranks}]"
+    indices = [floating.index(p) for p in run.differentiable]
+    return "outs" if len(indices) == len(floating) else f"[outs[k] for k in {indices}]"
 
 
 def moved(case: Case, order: int, expression: str, others: str = "{}") -> str:

@@ -124,7 +124,7 @@ from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.repro import call_text
 from pullback.check.cases.values import TINY
-from pullback.check.derivative.agreement import show
+from pullback.check.derivative.agreement import show, subscript
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import (
     cause,
@@ -179,8 +179,8 @@ def _not_numbers(audit: Audit) -> Iterator[tuple[FirstOrder, Comparison]]:
     for result in audit.results():
         is_nan = any(g is not None and bool(g.isnan().any()) for g in result.gradients)
         if is_nan and not (result.case.extreme or result.case.doubtful):
-            again = audit.compare(result.case)
-            yield from ((again, c) for c in again.wrong if math.isnan(c.got)) if again is not None else ()
+            fresh = audit.compare(result.case)
+            yield from ((fresh, c) for c in fresh.wrong if math.isnan(c.got)) if fresh is not None else ()
             return
 
 
@@ -196,7 +196,11 @@ def _disagreements(
     causes: set[str] = set()  # of warnings, each told once: other inputs are off by the same one
     for result, comparison in wrong:
         order, is_doubtful = comparison.order, result.case.doubtful
-        if order in reported or (is_doubted and is_doubtful) or (order in warned and not _is_grave(result, comparison)):
+        if (
+            order in reported
+            or (is_doubted and is_doubtful)
+            or (order in warned and not any(c is comparison for c in result.grave))
+        ):
             continue
         found = _disagreement(audit, result, comparison)
         if found is not None and found.severity == "warning":
@@ -206,22 +210,18 @@ def _disagreements(
                 continue
             causes.add(shared)
         is_doubted = is_doubted or is_doubtful
-        meant = found is not None and _intent(audit, result, comparison) is not None
+        is_intended = found is not None and _intent(audit, result, comparison) is not None
         if found is not None and found.severity == "error":
             reported.add(order)
         elif order in warned:
             continue
-        elif not meant:
+        elif not is_intended:
             warned.add(order)
         if found is not None:
             yield found
-        if meant and audit.intent is not None:
+        if is_intended and audit.intent is not None:
             return
     reported |= warned
-
-
-def _is_grave(result: FirstOrder, comparison: Comparison) -> bool:
-    return any(c is comparison for c in result.grave)
 
 
 def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
@@ -432,7 +432,7 @@ def _is_as_bad(c: Comparison, like: Comparison) -> bool:
 
 def _message(result: FirstOrder, c: Comparison) -> str:
     name = result.case.names[result.case.wrt[c.order]]
-    at = f"[{', '.join(map(str, c.index))}]" if c.index else ""
+    at = subscript(c.index)
     right = f"is {show(c.expected)}"
     if c.kink and c.low < c.high:
         right = f"is anything between {show(c.low)} and {show(c.high)}"
@@ -491,7 +491,7 @@ def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> F
 
 def _unwritten(audit: Audit, where: Unwritten) -> Finding:
     """Report that a gradient, or an output, was never written: a fault, or a reason why the gradient is undecided."""
-    at = f"[{', '.join(map(str, where.index))}]" if where.index else ""
+    at = subscript(where.index)
     if where.kind == "output":
         return audit.finding(
             "wrong-vjp",

@@ -65,7 +65,7 @@ import torch
 
 from pullback.check.case import is_differentiable
 from pullback.check.cases.repro import definition, literal, variables
-from pullback.check.derivative.agreement import show
+from pullback.check.derivative.agreement import show, subscript
 from pullback.check.derivative.forward_mode import JvpDisagreement, jvp_disagreement
 from pullback.check.rules._reproduction import moved
 from pullback.check.rules._rule import Rule
@@ -121,7 +121,7 @@ def _tail(audit: Audit, found: JvpDisagreement) -> list[str]:
     step = f"{_STEP[audit.base.tensors[found.order].dtype in _WIDE]} * tangent"
     out = [out for out in audit.base_run.outputs if is_differentiable(out)][found.output]
     reals = "torch.view_as_real({})" if out.is_complex() else "{}"
-    at = f"[{', '.join(map(str, found.index))}]" if found.index else ""
+    at = subscript(found.index)
     points = [moved(case, found.order, f"{name}.detach() {sign} {step}", "{}.detach()") for sign in "+-"]
     return [
         f"tangent = {literal(found.direction)}",

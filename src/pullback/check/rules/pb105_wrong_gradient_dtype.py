@@ -84,19 +84,22 @@ def _of_other_dtype(audit: Audit) -> Iterator[Finding]:
     for case in (audit.base, *layouts.other_dtypes(audit.base)):
         if case is not audit.base and (case.label != "float32" or not audit.is_valid(case)):
             continue
-        for name, x, gradient, elsewhere in placed_gradients(audit.subject, case):
+        for name, x, gradient, other_device in placed_gradients(audit.subject, case):
             loses = torch.finfo(gradient.dtype).eps > torch.finfo(x.dtype).eps if _floats(gradient) else True
-            if loses or elsewhere:
+            if loses or other_device:
                 what, wanted = (str(t.dtype).removeprefix("torch.") for t in (gradient, x))
-                if elsewhere:
-                    what, wanted = f"{what} on {elsewhere}", f"{wanted} on {audit.subject.device or x.device}"
+                if other_device:
+                    what, wanted = f"{what} on {other_device}", f"{wanted} on {audit.subject.device or x.device}"
                 yield audit.finding(
                     "PB105",
-                    "error" if elsewhere or not _floats(gradient) else "warning",
+                    "error" if other_device or not _floats(gradient) else "warning",
                     "wrong",
                     f"backward returned a gradient of {what} for {name} of {wanted}",
                     case=case,
-                    tail=[audit.outs, *(returned("device", audit.subject.device) if elsewhere else returned("dtype"))],
+                    tail=[
+                        audit.outs,
+                        *(returned("device", audit.subject.device) if other_device else returned("dtype")),
+                    ],
                     hint="keep the input's dtype: no .float(), and pass dtype= and device= to factories",
                 )
                 return
@@ -125,8 +128,8 @@ def _of_fewer_digits(audit: Audit) -> Iterator[Finding]:
         if found is not None and working_epsilon(as_real(found)) == torch.finfo(torch.float32).eps:
             yield _fewer_digits(audit, f"{what}, of float64 inputs, has the digits of float32 alone", casts)
             return
-    same = all(torch.equal(a, b) for a, b in zip(run.roots, rounded.roots, strict=True))
-    if same and not stairs(audit.subject, base) and _moves(run, cotangents, gradients, rounded):
+    is_unchanged = all(torch.equal(a, b) for a, b in zip(run.roots, rounded.roots, strict=True))
+    if is_unchanged and not stairs(audit.subject, base) and _moves(run, cotangents, gradients, rounded):
         yield _fewer_digits(
             audit, "float64 inputs give the value of the same inputs in float32, to the last digit", casts
         )

@@ -67,12 +67,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if result.gradients[comparison.order] is not None:
             continue
         name = audit.names[comparison.order]
-        meant = audit.any_intent
+        intent = audit.any_intent
         unsure = audit.guessed or (not audit.base.is_asked and (others or _TARGET.fullmatch(name) is not None))
         yield audit.finding(
             "PB107",
-            _severity(comparison, meant, unsure),
-            "intended" if meant else "wrong",
+            _severity(comparison, intent, unsure),
+            "intended" if intent else "wrong",
             f"{name} gets no gradient (None), yet the output depends on it: "
             f"the derivative is {show(comparison.expected)}",
             case=result.case,
@@ -88,11 +88,11 @@ _DETACH = "detach it before the call"
 _MARK = "give the example with requires_grad_() on the inputs that are differentiated"
 
 
-def _severity(comparison: Comparison, meant: Intent | None, unsure: bool) -> Severity:
+def _severity(comparison: Comparison, intent: Intent | None, unsure: bool) -> Severity:
     """Return how bad it is: that the forward is a staircase in one input makes no other input a constant."""
-    if meant is None:
+    if intent is None:
         return "warning" if unsure else "error"
-    return "warning" if meant.sign == "flat" and not comparison.flat else severity_of(meant)
+    return "warning" if intent.sign == "flat" and not comparison.flat else severity_of(intent)
 
 
 RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", explains="no gradient")

@@ -146,9 +146,9 @@ def _forward_product(
     audit: Audit, found: list[tuple[torch.Tensor, torch.Tensor | None]], cotangents: list[torch.Tensor]
 ) -> float:
     floating = [p for p, out in enumerate(audit.base_run.outputs) if is_differentiable(out)]
-    ranks = [floating.index(p) for p in audit.base_run.differentiable]
+    indices = [floating.index(p) for p in audit.base_run.differentiable]
     total = 0.0
-    for rank, g in zip(ranks, cotangents, strict=True):
+    for rank, g in zip(indices, cotangents, strict=True):
         tangent = found[rank][1]
         if tangent is not None:
             total += float((as_real(tangent) * as_real(g)).sum())

@@ -64,17 +64,17 @@ def _run(audit: Audit) -> Iterator[Finding]:
         for bad in misshapen(audit.subject, case):
             if not bad.is_broadcast:
                 continue
-            meant = case is audit.base
+            is_of_example = case is audit.base
             yield audit.finding(
                 "PB115",
-                "warning" if meant else "info",
-                "wrong" if meant else "unsupported",
+                "warning" if is_of_example else "info",
+                "wrong" if is_of_example else "unsupported",
                 f"{bad.name} of shape {bad.expected} is broadcast; its gradient is returned with shape {bad.returned}, "
                 "and only eager PyTorch sums it",
                 case=case,
                 tail=[audit.outs, *returned("shape")],
                 hint=f"return g.sum_to_size({bad.name}.shape)"
-                + ("" if meant else ", or refuse inputs of different shapes"),
+                + ("" if is_of_example else ", or refuse inputs of different shapes"),
             )
             return
 

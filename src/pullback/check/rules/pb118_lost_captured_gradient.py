@@ -58,7 +58,7 @@ import torch
 from pullback.check.case import Held
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference, first_of
-from pullback.check.purity.cuts import GraphCut, culprits, watch_cuts
+from pullback.check.purity.cuts import GraphCut, culprits, deliberate_stop, watch_cuts
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents
 from pullback.check.weights import held_tensors
@@ -108,8 +108,7 @@ def _stop(audit: Audit, lost: list[Held]) -> GraphCut | None:
         return None
     with watch_cuts() as watch:
         forward(audit.subject, audit.base)
-    found = [list(culprits(watch.cuts, h.tensor)) for h in lost]
-    return found[0][0] if all(cuts and all(cut.is_stop for cut in cuts) for cuts in found) else None
+    return deliberate_stop([list(culprits(watch.cuts, h.tensor)) for h in lost])
 
 
 def _tail(audit: Audit, name: str, held: Held) -> list[str]:

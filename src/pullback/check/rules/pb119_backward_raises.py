@@ -84,7 +84,7 @@ _BACKWARD = "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])"
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.varied and not audit.backward_works:
         return
-    told: set[Severity] = set()
+    reported: set[Severity] = set()
     if not audit.varied and audit.backward_works:
         yield from _refusal_of_grad(audit)
         yield from _in_other_mode(audit)
@@ -96,9 +96,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
         resized = any(a.shape != b.shape for a, b in zip(result.case.tensors, audit.base.tensors, strict=False))
         if resized and severity == "warning" and _holds_sizes(audit.subject.target):
             severity = "info"
-        if severity in told:
+        if severity in reported:
             continue
-        told.add(severity)
+        reported.add(severity)
         smallest = result.case
         if severity == "error":
             smallest = audit.shrink(result.case, lambda case: _error_on(audit, case) is not None)

@@ -103,13 +103,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
     ctx = _context(run, audit.subject.target)
     held = {} if ctx is None else _held(ctx)
     for floating in (True, False):
-        told = [f"ctx.{name} ({origin(t, run)})" for name, t in held.items() if has_derivative(t) == floating]
-        if told:
+        kept = [f"ctx.{name} ({origin(t, run)})" for name, t in held.items() if has_derivative(t) == floating]
+        if kept:
             yield audit.finding(
                 "PB201",
                 "warning" if floating else "info",
                 "wrong",
-                f"the forward keeps {' and '.join(told)} outside of save_for_backward",
+                f"the forward keeps {' and '.join(kept)} outside of save_for_backward",
                 case=audit.base,
                 tail=[audit.outs, "print('kept on ctx:', vars(outs[0].grad_fn))"],
                 hint="pass tensors to ctx.save_for_backward and read them from ctx.saved_tensors, once",

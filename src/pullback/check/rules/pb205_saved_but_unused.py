@@ -110,7 +110,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     unused: dict[Origin, list[tuple[int, int]]] = {}
     for position, t in enumerate(swap.saved):
         others = altered(t)
-        if others and not any(_tells(audit, position, other) for other in others):
+        if others and not any(_matters(audit, position, other) for other in others):
             unused.setdefault(origin(t, run), []).append((position, t.numel() * t.element_size()))
     for what, found in unused.items():
         size = sum(size for _, size in found)
@@ -150,7 +150,7 @@ def _second(audit: Audit, swap: _Swap | None = None) -> list[Tensor | None]:
         return list(torch.autograd.grad(sum(squares[1:], squares[0]), run.inputs, allow_unused=True))
 
 
-def _tells(audit: Audit, position: int, other: Tensor) -> bool:
+def _matters(audit: Audit, position: int, other: Tensor) -> bool:
     """Whether another tensor in the place of a saved one changes any derivative, or makes it raise."""
     count = len(audit.names)
     alone = [[k == n for k in range(count)] for n in range(count)] if count > 1 else []
@@ -163,11 +163,11 @@ def _tells(audit: Audit, position: int, other: Tensor) -> bool:
             if difference(expected, _first(audit, mask, _Swap(position, other)), rounding=0.0):
                 return True
         try:
-            twice = _second(audit)
+            second = _second(audit)
         except Raised:
             return False
-        again = _second(audit, _Swap(position, other))
-        return len(again) != len(twice) or difference(twice, again, rounding=0.0) is not None
+        swapped = _second(audit, _Swap(position, other))
+        return len(swapped) != len(second) or difference(second, swapped, rounding=0.0) is not None
     except Raised:
         return True
 

@@ -87,8 +87,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _repeats(audit: Audit) -> bool:
     """Whether the whole call, made twice, gives the same gradient: determinism is another property."""
-    once, again = (gradients(audit.subject, audit.base) for _ in range(2))
-    return difference(once, again, rounding=0.0) is None
+    first, second = (gradients(audit.subject, audit.base) for _ in range(2))
+    return difference(first, second, rounding=0.0) is None
 
 
 RULE = Rule(__doc__, runtime=_run, blames="backward", of_weights="alone", needs_cpu=True)

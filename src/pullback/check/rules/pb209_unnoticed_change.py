@@ -71,8 +71,8 @@ _WEIGHTS = 3
 def _run(audit: Audit) -> Iterator[Finding]:
     if not audit.backward_works:
         return
-    expected, again = (gradients(audit.subject, audit.base) for _ in range(2))
-    if difference(expected, again, rounding=0.0):
+    expected, second = (gradients(audit.subject, audit.base) for _ in range(2))
+    if difference(expected, second, rounding=0.0):
         return  # determinism is another property
     tensors = enumerate(_tensors(audit.base_run)) if audit.subject.kind == "function" else ()
     for position, t in sorted(tensors, key=lambda item: not has_derivative(item[1])):  # the worse finding first

@@ -121,13 +121,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
         for k in range(len(sweep.quantities) if sweep is not None else 0):
             assert sweep is not None
             yield from _in_wide(audit, sweeper, sweep, dtype, k)
-    told: set[int] = set()
+    reported: set[int] = set()
     for dtype in _NARROW:
         sweep = audit.numbers.sweep(dtype)
         for k in range(len(sweep.quantities) if sweep is not None else 0):
             assert sweep is not None
-            if k not in told and (found := _in_narrow(audit, sweeper, sweep, dtype, k)) is not None:
-                told.add(k)
+            if k not in reported and (found := _in_narrow(audit, sweeper, sweep, dtype, k)) is not None:
+                reported.add(k)
                 yield found
 
 

@@ -109,10 +109,10 @@ def _where_it_does_not_raise(audit: Audit, second: SecondOrder) -> Iterator[Find
             why = f" (where {audit.base.names[position]} alone requires grad; where all do, an error stops it)"
             yield silently_wrong(audit, "PB401", found, _HINT, why, case)
             return
-    once = second_order_at_fixed_cotangent(audit)
-    if once.status == "wrong" and not math.isnan(once.got):
+    fixed = second_order_at_fixed_cotangent(audit)
+    if fixed.status == "wrong" and not math.isnan(fixed.got):
         why = "; where the output is used again an error stops it"
-        yield silently_wrong(audit, "PB401", once, _HINT, why)
+        yield silently_wrong(audit, "PB401", fixed, _HINT, why)
 
 
 def _at_zero(audit: Audit) -> Iterator[Finding]:

@@ -138,8 +138,8 @@ def _difference(
     different = parts(expected, got)
     if different is None:
         return None
-    told = DifferenceText(batch.name, code, _HINT, labels=batch.labels(), yardstick="in a loop")
-    return differing(audit, "PB406", setting, different, told)
+    text = DifferenceText(batch.name, code, _HINT, labels=batch.labels(), yardstick="in a loop")
+    return differing(audit, "PB406", setting, different, text)
 
 
 RULE = Rule(__doc__, runtime=_run, column="func.vmap", transforms=True, context="vmap")

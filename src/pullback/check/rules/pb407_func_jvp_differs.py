@@ -133,8 +133,8 @@ def _functional_differs(
         return
     if different is not None:
         labels = [f"tangent of output {order}" for order in range(len(dual))]
-        told = DifferenceText(_FUNC, code, _HINT, labels=labels, yardstick="by dual numbers")
-        yield differing(audit, "PB407", setting, different, told)
+        text = DifferenceText(_FUNC, code, _HINT, labels=labels, yardstick="by dual numbers")
+        yield differing(audit, "PB407", setting, different, text)
 
 
 def _second_order(

@@ -91,8 +91,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 break
             different = parts(expected, got)
             if different is not None:
-                told = DifferenceText(name, lines, _HINT, yardstick="one backward at a time")
-                yield differing(audit, "PB408", setting, different, told)
+                text = DifferenceText(name, lines, _HINT, yardstick="one backward at a time")
+                yield differing(audit, "PB408", setting, different, text)
                 break
 
 

@@ -179,11 +179,11 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
     backward = source.methods.get("backward")
     if backward is None or not isinstance(source.node, ast.ClassDef):
         return
-    reads = _longest_path(backward.body)
-    if len(reads) > 1:
+    unpackings = _longest_path(backward.body)
+    if len(unpackings) > 1:
         yield SourceMatch(
-            reads[1],
-            f"ctx.saved_tensors is read again, after line {reads[0]}",
+            unpackings[1],
+            f"ctx.saved_tensors is read again, after line {unpackings[0]}",
             "unpack it once, in the first line: x, y = ctx.saved_tensors",
             "warning",
         )

@@ -125,10 +125,10 @@ def _stale(audit: Audit, memory: Memory, first: Case, second: Case) -> str | Non
     try:
         with memory.forgotten():
             fresh = _results(audit, second)
-            again = _results(audit, second)
+            repeated = _results(audit, second)
     except Raised:
         return None
-    if _differs(fresh, again):
+    if _differs(fresh, repeated):
         return None
     try:
         with memory.forgotten():

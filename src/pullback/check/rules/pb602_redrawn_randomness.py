@@ -102,12 +102,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     result = audit.base_result
     right = result is not None and all(c.status == "ok" for c in result.comparisons if c.compared)
-    meant = audit.intent is not None or declared_random(audit.subject) is not None
-    if meant and not right:
+    is_intended = audit.intent is not None or declared_random(audit.subject) is not None
+    if is_intended and not right:
         return
     yield audit.finding(
         "PB602",
-        "error" if right and not meant else "warning",
+        "error" if right and not is_intended else "warning",
         "wrong",
         f"the backward draws random numbers again: the gradient of {audit.names[where.order]} is "
         f"{show(where.expected)} from the forward's random state{', which is right,' if right else ''} and "

@@ -59,15 +59,15 @@ def _run(audit: Audit) -> Iterator[Finding]:
     found = changes(audit.subject, audit.base)
     for stage in ("forward", "backward"):
         for severity in ("error", "warning"):
-            told = [change for change in found if (change.stage, change.severity) == (stage, severity)]
-            if told:
+            changes_of_stage = [change for change in found if (change.stage, change.severity) == (stage, severity)]
+            if changes_of_stage:
                 yield audit.finding(
                     "PB603",
                     severity,
                     "wrong",
-                    f"the {stage} changes {' and '.join(change.what for change in told)}",
+                    f"the {stage} changes {' and '.join(change.what for change in changes_of_stage)}",
                     case=audit.base,
-                    tail=_tail(audit, stage, told[0].shown),
+                    tail=_tail(audit, stage, changes_of_stage[0].shown),
                     hint="use an argument, a generator of its own or a context manager that restores the setting",
                 )
 

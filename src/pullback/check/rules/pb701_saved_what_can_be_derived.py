@@ -74,14 +74,14 @@ def _run(audit: Audit) -> Iterator[Finding]:
     copies = _copies(found, far)
     for k, t in enumerate(found.computed):
         if k in copies:
-            yield _told(audit, "warning", t, copies[k])
+            yield _finding(audit, "warning", t, copies[k])
     rolled = None if audit.draws else trace(audit.subject, _rolled(audit.base))
     if rolled is not None and _alike(found, rolled):
         rest = [t for k, t in enumerate(found.computed) if k not in copies and is_plain(t)]
         yield from _pointwise(audit, found, rolled, rest)
 
 
-def _told(audit: Audit, severity: Severity, t: Tensor, why: str) -> Finding:
+def _finding(audit: Audit, severity: Severity, t: Tensor, why: str) -> Finding:
     return audit.finding(
         "PB701",
         severity,
@@ -136,7 +136,7 @@ def _pointwise(audit: Audit, found: Trace, rolled: Trace, rest: list[Tensor]) ->
         if t.shape == widest.shape and has_derivative(t) and _rolls(t, found, rolled):
             what = "an output, which is" if any(t is out for out in outputs) else "which is"
             why = f"{what} kept as well as the inputs that determine it element by element"
-            yield _told(audit, "info", t, why)
+            yield _finding(audit, "info", t, why)
 
 
 def _rolls(t: Tensor, found: Trace, rolled: Trace) -> bool:

@@ -66,8 +66,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
     other = trace(audit.subject, audit.base.map_inputs(lambda t: 4 * t.flatten().flip(0).reshape(t.shape), "other"))
     if other is None or len(other.computed) != len(found.computed):
         return
-    for mask, again in zip(found.computed, other.computed, strict=True):
-        if _is_mask(mask) and _is_mask(again):
+    for mask, other_mask in zip(found.computed, other.computed, strict=True):
+        if _is_mask(mask) and _is_mask(other_mask):
             yield audit.finding(
                 "PB702",
                 "warning",

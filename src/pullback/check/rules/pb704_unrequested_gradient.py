@@ -113,10 +113,10 @@ def _wastes(audit: Audit) -> Iterator[_Waste]:
     inputs = len(audit.names)
     if audit.trace is None or inputs < 2:
         return
-    places = audit.base.top_level(len(audit.base.arguments()[0]))
+    positions = audit.base.top_level(len(audit.base.arguments()[0]))
     for frozen in range(min(inputs, _MOST_INPUTS)):
         found = trace(audit.subject, audit.base, [order != frozen for order in range(inputs)])
-        position = places.index(audit.base.wrt[frozen])
+        position = positions.index(audit.base.wrt[frozen])
         if found is None or position >= len(found.call.returned) or found.call.needs[position]:
             continue
         returned = found.call.returned[position]

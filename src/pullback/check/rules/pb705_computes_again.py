@@ -65,11 +65,11 @@ def _run(audit: Audit) -> Iterator[Finding]:
     found = audit.trace
     if found is None:
         return
-    told: set[int] = set()
+    reported: set[int] = set()
     for step in found.steps:
         for what, severity, known in _known(found):
-            if storage_of(known) not in told and _makes(step, known):
-                told.add(storage_of(known))
+            if storage_of(known) not in reported and _makes(step, known):
+                reported.add(storage_of(known))
                 yield audit.finding(
                     "PB705",
                     "warning" if severity == "warning" else "info",

@@ -154,10 +154,10 @@ def packed(value: object, what: str, about: object = None) -> bytes:
                 instead = _dumped(content, module)
         return pickle.dumps((as_imported, instead))
     except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        message = " ".join(f"{type(error).__name__}: {error}".split())
         raise NotPicklableError(
             f"{what} cannot be sent to a new process, which is needed as autograd or CUDA has threads in this one "
-            f"({said}); define it at the top of a module, or check before the first backward"
+            f"({message}); define it at the top of a module, or check before the first backward"
         ) from None
 
 

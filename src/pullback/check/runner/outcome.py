@@ -23,10 +23,9 @@ from pullback.report.model import (
     SubjectResult,
     Verdict,
     finding_from_dict,
-    finding_to_dict,
     status_of,
     subject_from_dict,
-    subject_to_dict,
+    to_plain,
 )
 from pullback.report.report import Report
 
@@ -229,12 +228,12 @@ def make_outcome(
         allowed: number of findings that a comment has silenced already.
         measured: measurements besides.
     """
-    once = {(finding.rule, finding.message): finding for finding in findings}.values()
-    loud = _worst_first(f for f in once if subject.source is None or not subject.source.allows(*allow_keys(f)))
+    unique = {(finding.rule, finding.message): finding for finding in findings}.values()
+    loud = _worst_first(f for f in unique if subject.source is None or not subject.source.allows(*allow_keys(f)))
     result = SubjectResult(
         subject.name, subject.location, status_of(loud), cases, seconds, measured or Measurements(), subject.absent
     )
-    return Outcome(result, loud, allowed + len(once) - len(loud))
+    return Outcome(result, loud, allowed + len(unique) - len(loud))
 
 
 def static_outcome(subject: Subject, options: Options, why: str) -> Outcome:
@@ -263,8 +262,8 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
 def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as plain data that JSON can hold."""
     return {
-        "result": subject_to_dict(outcome.result),
-        "findings": [finding_to_dict(finding) for finding in outcome.findings],
+        "result": to_plain(outcome.result),
+        "findings": [to_plain(finding) for finding in outcome.findings],
         "allowed": outcome.allowed,
     }
 

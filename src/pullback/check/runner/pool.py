@@ -108,15 +108,15 @@ class _Pool:
 
     def reap(self) -> list[PoolTask]:
         """Reap each process that has ended or has to end; return the tasks that need another."""
-        again = []
+        restarted = []
         for process, task in list(self.running.items()):
             ended = process.ended()
             if ended:
                 self._pass_on(process)  # messages written since the last read
             cause = self._cause_to_kill(process, task)
             if (ended or cause) and task.over(self._remove(process, cause)):
-                again.append(task)
-        return again
+                restarted.append(task)
+        return restarted
 
     def clear(self) -> None:
         """End all processes; those with children may end these first."""

@@ -226,7 +226,7 @@ def fork_is_clean() -> bool:
     """
     if torch.cuda.is_initialized():
         return False
-    reads, writes = _pipe()
+    read_end, write_end = _pipe()
     pid = _fork()
     if pid == 0:
         try:
@@ -234,12 +234,12 @@ def fork_is_clean() -> bool:
             torch.autograd.backward(torch.ones(1, requires_grad=True).sum())
             if has_gpu():
                 torch.cuda.init()
-            os.write(writes, b"!")
+            os.write(write_end, b"!")
         finally:
             os._exit(0)
-    os.close(writes)
-    is_clean = os.read(reads, 1) == b"!"
-    os.close(reads)
+    os.close(write_end)
+    is_clean = os.read(read_end, 1) == b"!"
+    os.close(read_end)
     with contextlib.suppress(ChildProcessError):  # who ignores SIGCHLD, or waits for any child, has taken it
         os.waitpid(pid, 0)
     return is_clean

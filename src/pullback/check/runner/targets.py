@@ -248,12 +248,12 @@ def audit_targets(
     if len(unique) > 1:
         preload(options)
     cores = options.jobs or usable_cores()
-    at_once = max(1, min(cores, len(unique)))
+    jobs = max(1, min(cores, len(unique)))
     plans = [
-        TargetPlan(target, partial(discover.discover, target), load, options, only, cores // at_once, limits)
+        TargetPlan(target, partial(discover.discover, target), load, options, only, cores // jobs, limits)
         for target in unique
     ]
-    return _carried_out([(plan, partial(discover.static_subjects, plan.what)) for plan in plans], on_progress, at_once)
+    return _carried_out([(plan, partial(discover.static_subjects, plan.what)) for plan in plans], on_progress, jobs)
 
 
 def audit_object(
@@ -290,7 +290,7 @@ def _unpacking(inputs: bytes | None) -> Given:
 def _carried_out(
     plans: Sequence[tuple[TargetPlan, Callable[[str], Sequence[Subject]]]],
     on_progress: Progress | None,
-    at_once: int,
+    jobs: int,
     about: object = None,
 ) -> list[Outcome]:
     """Carry out plans, each in a process; return the outcomes in order."""
@@ -308,7 +308,7 @@ def _carried_out(
         on_progress(done, known, begun[0] if begun else "")
 
     try:
-        run_tasks(tasks, at_once, tick)
+        run_tasks(tasks, jobs, tick)
     except KeyboardInterrupt:
         finished = [outcome for task in tasks for _, outcome in sorted(task.outcomes.items())]
         raise Interrupted(report_of(finished), sum(len(task.wanted) for task in tasks)) from None

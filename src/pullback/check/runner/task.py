@@ -40,8 +40,8 @@ from pullback.report.model import (
     Finding,
     Measurements,
     finding_from_dict,
-    finding_to_dict,
     measurements_from_dict,
+    to_plain,
 )
 
 _RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location|read_text")
@@ -71,12 +71,12 @@ def complaint(finding: Finding) -> str:
     printed, raised = _executed(finding.reproduce)
     if raised is not None:
         words = " ".join(str(raised).split())
-        is_meant = (
+        is_expected = (
             finding.verdict == "unsupported"
             or words[:40] in finding.message
             or any(known in words for known in _BY_THE_ENGINE)
         )
-        return "" if is_meant else f"it raised {type(raised).__name__}: {words[:200]}"
+        return "" if is_expected else f"it raised {type(raised).__name__}: {words[:200]}"
     if re.search(r"\b(raised|it raises)\b", finding.message):
         return "it did not raise"
     evidence = finding.evidence
@@ -85,13 +85,13 @@ def complaint(finding: Finding) -> str:
     numbers = [float(text) for text in _NUMBER.findall(printed)]
     numbers += [number for number in (math.nan, math.inf, -math.inf) if str(number) in printed]
     if math.isnan(evidence.got) and any(math.isfinite(n) for n in numbers):  # any number differs from NaN
-        said = [evidence.got]
+        stated = [evidence.got]
     else:
-        said = [evidence.expected, evidence.got]
+        stated = [evidence.expected, evidence.got]
     # A number by differences has noise: it shows what it is to show as long as the two stay apart.
     apart = abs(evidence.expected - evidence.got)
     noise = 0.1 * apart if math.isfinite(apart) else 0.0
-    missing = [value for value in said if not any(_is_near(n, value, noise) for n in numbers)]
+    missing = [value for value in stated if not any(_is_near(n, value, noise) for n in numbers)]
     return f"it printed no {missing[0]:.6g}" if missing else ""
 
 
@@ -375,20 +375,20 @@ class SubjectTask:
         if finding.rule == rule_of("crash").id and self._attempts[-1].has_varied:
             self._crashes[finding.message] = step
         culprits = {step.rule, step.what, *[IF_IT_FITS] * step.is_doubtful}
-        again = bool(step.rule) and not culprits <= self._skip and death.cause != "late"
-        again = again and len(self._attempts) < self._limits.attempts
+        restarts = bool(step.rule) and not culprits <= self._skip and death.cause != "late"
+        restarts = restarts and len(self._attempts) < self._limits.attempts
         of_the_fork = death.was_idle or _NO_FORK in death.output
         if of_the_fork and not self._packed and len(self._attempts) < self._limits.attempts and self._travels():
             self._attempts.append(ProcessLog())
             return True
-        if again and death.cause == "silent" and not any(culprits == {hung.rule, hung.what} for hung in self._hung):
+        if restarts and death.cause == "silent" and not any(culprits == {hung.rule, hung.what} for hung in self._hung):
             self._hung[step] = finding
             self._attempts.append(ProcessLog())
             return True
         self._hung = {hung: f for hung, f in self._hung.items() if culprits != {hung.rule, hung.what}}
         self._deaths.append(finding)
         self._idle |= {finding.message} if death.was_idle else set()
-        if not again:
+        if not restarts:
             return False
         self._skip |= culprits
         self._attempts.append(ProcessLog())
@@ -467,7 +467,7 @@ class Sender:
 
     def finding(self, finding: Finding) -> None:
         """Send a finding."""
-        self._channel.send("finding", finding=finding_to_dict(finding))
+        self._channel.send("finding", finding=to_plain(finding))
 
 
 def our_fault(subject: Subject, what: str, trace: str) -> Finding:

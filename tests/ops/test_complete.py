@@ -5,6 +5,7 @@ import torch
 
 from pullback.ops.record import COLUMNS, Continuity, Rounding, TermOp
 from pullback.ops.registry import ALL, BY_ATEN, FAMILIES, OPS
+from pullback.stable.evaluate import evaluate
 from pullback.stable.term import parse, topological, var
 
 aten = torch.ops.aten
@@ -70,6 +71,17 @@ def test_reproducible_ops_round_to_nearest(name):
     points = torch.rand(OPS[name].arity, 500, generator=torch.Generator().manual_seed(0)) * 8 - 4
     exact = OPS[name].value(*points.double())  # float64 holds a product of float32 exactly, and a sum nearly so
     assert torch.equal(OPS[name].value(*points), exact.float())
+
+
+@pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.pieces])
+def test_pieces_are_those_of_the_op(name):
+    op = OPS[name]
+    points = torch.randint(-2, 3, (op.arity, 50), generator=torch.Generator().manual_seed(0)).double()
+    decider, positive, negative = (evaluate(parse(text), dict(zip("ab", points, strict=False))) for text in op.pieces)
+    tie = (decider == 0) & (op.continuity is not Continuity.STEPS)
+    right = op.value(*points)
+    assert torch.equal(torch.where((decider > 0) | tie, positive, right), right)
+    assert torch.equal(torch.where((decider < 0) | tie, negative, right), right)
 
 
 def test_term_ops_are_the_records_in_ops():

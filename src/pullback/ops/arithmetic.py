@@ -100,6 +100,7 @@ OPS = (
         is_commutative=True,
         symbol="+",
         rounding=Rounding.CORRECT,
+        noun="total",
         lowering=Lowering(write=_scaled_sum("+"), overloads=_OVERLOADS, keywords=("alpha",), latency=1),
     ),
     TermOp(
@@ -114,6 +115,7 @@ OPS = (
         mpmath=lambda mp, a, b: a - b,
         symbol="-",
         rounding=Rounding.CORRECT,
+        noun="difference",
         lowering=Lowering(write=_scaled_sum("-"), overloads=_OVERLOADS, keywords=("alpha",), latency=1),
     ),
     PointwiseOp(
@@ -121,6 +123,7 @@ OPS = (
         aten=("rsub",),
         reading="other - alpha*self",
         rounding=Rounding.CORRECT,
+        noun="rest",
         lowering=Lowering(write=_reversed_difference, overloads=("Scalar",)),
     ),
     TermOp(
@@ -136,6 +139,7 @@ OPS = (
         is_commutative=True,
         symbol="*",
         rounding=Rounding.CORRECT,
+        noun="product",
         lowering=infix("*", overloads=_OVERLOADS, latency=1),
     ),
     TermOp(
@@ -153,6 +157,7 @@ OPS = (
         domain="a division: the divisor must not be 0",
         symbol="/",
         rounding=Rounding.CORRECT,
+        noun="ratio",
         lowering=call("div", 2, overloads=_OVERLOADS, latency=4),
     ),
     PointwiseOp(
@@ -194,6 +199,7 @@ OPS = (
         mpmath=lambda mp, a: -a,
         cost=0.3,
         rounding=Rounding.NONE,
+        noun="negated",
         lowering=call("neg", latency=1),
     ),
     TermOp(
@@ -206,10 +212,12 @@ OPS = (
         mpmath=lambda mp, a: abs(a),
         cost=0.3,
         is_analytic=False,
+        pieces=("a", "a", "-a"),
         kink="abs at 0",
         is_method=True,
         continuity=Continuity.KINKS,
         rounding=Rounding.NONE,
+        noun="size_{}",
         lowering=call("abs", latency=1, mirrored="abs"),
     ),
     TermOp(
@@ -222,6 +230,7 @@ OPS = (
         mpmath="sign",
         cost=0.5,
         is_analytic=False,
+        pieces=("a", "1", "-1"),
         kink="sgn at 0",
         continuity=Continuity.STEPS,
         rounding=Rounding.NONE,
@@ -242,6 +251,7 @@ OPS = (
         reading="1/self",
         domain="reciprocal: its argument must not be 0",
         rounding=Rounding.CORRECT,
+        noun="inverse",
         lowering=call("reciprocal", latency=4),
     ),
     PointwiseOp(

@@ -85,6 +85,7 @@ def _or_bounds(a: Condition, b: Condition) -> Condition:
 def _comparison(
     name: str,
     symbol: str,
+    noun: str,
     ball: Callable[..., Any],
     bounds: Bounds,
     mpmath: Callable[..., Any],
@@ -102,6 +103,7 @@ def _comparison(
         is_condition=True,
         is_commutative=symmetric,
         symbol=symbol,
+        noun=noun,
         rounding=Rounding.NONE,
         lowering=call(name, 2, overloads=("Tensor", "Scalar"), operands=Operands.COMPARED, latency=1),
     )
@@ -120,18 +122,19 @@ _TRUTHS = {"operands": Operands.TRUTHS, "latency": 1}
 _BITS = {**_TRUTHS, "overloads": ("Tensor",)}
 
 OPS = (
-    _comparison("gt", ">", greater, _compared(_above, _not_above), lambda mp, a, b: a > b),
+    _comparison("gt", ">", "above", greater, _compared(_above, _not_above), lambda mp, a, b: a > b),
     _comparison(
-        "ge", ">=", lambda a, b: negated(greater(b, a)), _compared(_not_below, _below), lambda mp, a, b: a >= b
+        "ge", ">=", "above", lambda a, b: negated(greater(b, a)), _compared(_not_below, _below), lambda mp, a, b: a >= b
     ),
-    _comparison("lt", "<", lambda a, b: greater(b, a), _compared(_below, _not_below), lambda mp, a, b: a < b),
+    _comparison("lt", "<", "below", lambda a, b: greater(b, a), _compared(_below, _not_below), lambda mp, a, b: a < b),
     _comparison(
-        "le", "<=", lambda a, b: negated(greater(a, b)), _compared(_not_above, _above), lambda mp, a, b: a <= b
+        "le", "<=", "below", lambda a, b: negated(greater(a, b)), _compared(_not_above, _above), lambda mp, a, b: a <= b
     ),
-    _comparison("eq", "==", equal, _compared(_identical, _disjoint), lambda mp, a, b: a == b, symmetric=True),
+    _comparison("eq", "==", "same", equal, _compared(_identical, _disjoint), lambda mp, a, b: a == b, symmetric=True),
     _comparison(
         "ne",
         "!=",
+        "other",
         lambda a, b: negated(equal(a, b)),
         _compared(_disjoint, _identical),
         lambda mp, a, b: a != b,
@@ -212,12 +215,20 @@ OPS = (
         lowering=_not_lowering(),
     ),
     # a term has an exact value where it has one at all
-    PointwiseOp(name="isnan", aten=("isnan",), reading="0 != 0", rounding=Rounding.NONE, lowering=_class_test("isnan")),
+    PointwiseOp(
+        name="isnan",
+        aten=("isnan",),
+        reading="0 != 0",
+        rounding=Rounding.NONE,
+        noun="isnan_{}",
+        lowering=_class_test("isnan"),
+    ),
     PointwiseOp(name="isinf", aten=("isinf",), reading="0 != 0", rounding=Rounding.NONE, lowering=_class_test("isinf")),
     PointwiseOp(
         name="isfinite",
         aten=("isfinite",),
         reading="0 == 0",
+        noun="isfinite_{}",
         empty={"lowering": "PyTorch records it as (x == x)·(|x| != ∞)"},
     ),
 )

@@ -13,9 +13,17 @@ _PYTORCH = {"lowering": "left to PyTorch: it depends on the values of another te
 OPS = (
     PointwiseOp(
         name="copy",
-        aten=("clone", "alias", "detach"),
+        aten=("clone", "alias"),
         reading="self",
         rounding=Rounding.NONE,
+        lowering=call("", latency=1),
+    ),
+    PointwiseOp(
+        name="detach",
+        aten=("detach",),
+        reading="self",
+        rounding=Rounding.NONE,
+        noun="fixed_{}",
         lowering=call("", latency=1),
     ),
     PointwiseOp(
@@ -23,6 +31,7 @@ OPS = (
         aten=("_to_copy",),
         reading="self",
         rounding=Rounding.NONE,
+        noun="wide_{}",
         lowering=Lowering(write=str, operands=Operands.SELECTED, latency=1),
     ),
     PointwiseOp(

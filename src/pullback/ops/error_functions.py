@@ -75,6 +75,7 @@ OPS = (
         bounds=monotone(torch.erf),
         mpmath="erf",
         cost=6,
+        noun="erf_{}",
         lowering=call("erf"),
     ),
     TermOp(

@@ -67,6 +67,7 @@ OPS = (
         mpmath="exp",
         cost=4,
         domain="exp: overflows where its argument is large (above 88 in float32)",
+        noun="exp_{}",
         lowering=call("exp", short_error=1),
     ),
     TermOp(
@@ -89,6 +90,8 @@ OPS = (
         bounds=monotone(torch.expm1),
         mpmath="expm1",
         cost=5,
+        is_lossy_in_autograd=True,
+        noun="expm1_{}",
         lowering=call("expm1"),
     ),
     TermOp(
@@ -100,6 +103,8 @@ OPS = (
         bounds=monotone(torch.sigmoid),
         mpmath=lambda mp, a: 1 / (1 + mp.exp(-a)),
         cost=6,
+        is_lossy_in_autograd=True,
+        noun="gate_{}",
         lowering=call("sigmoid", mirrored="mirrored_sigmoid", short_error=1),
     ),
     PointwiseOp(

@@ -32,6 +32,7 @@ OPS = (
         bounds=monotone(torch.sinh),
         mpmath="sinh",
         cost=7,
+        noun="sinh_{}",
         lowering=call("sinh"),
     ),
     TermOp(
@@ -43,6 +44,7 @@ OPS = (
         bounds=even(monotone(torch.cosh)),
         mpmath="cosh",
         cost=7,
+        noun="cosh_{}",
         lowering=call("cosh"),
     ),
     TermOp(
@@ -54,6 +56,8 @@ OPS = (
         bounds=monotone(torch.tanh),
         mpmath="tanh",
         cost=6,
+        is_lossy_in_autograd=True,
+        noun="tanh_{}",
         lowering=call("tanh"),
     ),
     PointwiseOp(name="tanh_backward", aten=("tanh_backward",), lowering=call("tanh_backward", 2, latency=3)),
@@ -66,6 +70,7 @@ OPS = (
         bounds=monotone(torch.asinh),
         mpmath="asinh",
         cost=8,
+        is_lossy_in_autograd=True,
         lowering=call("asinh"),
     ),
     TermOp(
@@ -77,6 +82,7 @@ OPS = (
         bounds=monotone(torch.acosh, outside=lambda a: a.high < 1),
         mpmath="acosh",
         cost=8,
+        is_lossy_in_autograd=True,
         singular=("a - 1", "a + 1"),
         domain="acosh: its argument must be at least 1",
         lowering=call("acosh"),
@@ -90,6 +96,7 @@ OPS = (
         bounds=monotone(torch.atanh, outside=lambda a: absolute(a).low > 1),
         mpmath="atanh",
         cost=8,
+        is_lossy_in_autograd=True,
         singular=("a - 1", "a + 1"),
         domain="atanh: its argument must lie in (−1, 1)",
         lowering=call("atanh"),

@@ -43,6 +43,7 @@ OPS = (
         cost=4,
         singular=("a",),
         domain="log: its argument must be positive",
+        noun="log_{}",
         lowering=call("log"),
     ),
     TermOp(
@@ -82,6 +83,7 @@ OPS = (
         cost=5,
         singular=("1 + a",),
         domain="log1p: its argument must be greater than −1",
+        noun="log1p_{}",
         lowering=call("log1p"),
     ),
     PointwiseOp(

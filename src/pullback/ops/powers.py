@@ -84,6 +84,7 @@ OPS = (
         cost=2,
         singular=("a",),
         domain="sqrt: its argument must not be negative; its derivative is infinite at 0",
+        noun="root",
         lowering=call("sqrt", latency=4),
     ),
     TermOp(
@@ -97,6 +98,7 @@ OPS = (
         cost=3,
         singular=("a",),
         domain="rsqrt: its argument must be positive",
+        noun="inverse_root",
         lowering=call("rsqrt", latency=8),
     ),
     TermOp(
@@ -126,6 +128,7 @@ OPS = (
         mpmath="power",
         cost=8,
         singular=("a",),
+        noun="power",
         lowering=Lowering(write=_pow, overloads=("Tensor_Scalar", "Tensor_Tensor", "Scalar")),
     ),
     PointwiseOp(

@@ -60,6 +60,7 @@ class PointwiseOp:
         continuity: in each operand, wherever it is defined.
         rounding: of its result.
         symbol: Python's infix operator for it.
+        noun: name of its result in written source, with `{}` for the name of its operand; by default, the op's name.
         is_method: whether PyTorch code calls it as a method of its first operand.
         lowering: its function in the kernels.
         fill: for ops that make a tensor of one number, that number as a function of the arguments.
@@ -74,6 +75,7 @@ class PointwiseOp:
     continuity: Continuity = Continuity.SMOOTH
     rounding: Rounding = Rounding.FREE
     symbol: str = ""
+    noun: str = ""
     is_method: bool = False
     lowering: Lowering | None = None
     fill: Callable[..., Any] | None = None
@@ -129,6 +131,9 @@ class TermOp(PointwiseOp):
         is_condition: whether the value is a truth value.
         is_commutative: whether the two operands may be exchanged.
         is_analytic: whether it is analytic wherever it is defined, as the e-graph's identity theorem asks.
+        is_lossy_in_autograd: whether autograd computes its derivative from the rounded result, or from a square.
+        pieces: a term t, the op where t is positive, and the op where t is negative, as terms; both hold at t = 0 if
+            the op is continuous.
         singular: terms at whose zeros a pole, a hole or the end of the domain lies.
         spelling: name in the source of a form; by default that in `torch`. A bare name is that of `value`.
     """
@@ -143,6 +148,8 @@ class TermOp(PointwiseOp):
     is_condition: bool = False
     is_commutative: bool = False
     is_analytic: bool = True
+    is_lossy_in_autograd: bool = False
+    pieces: tuple[str, ...] = ()
     singular: tuple[str, ...] = ()
     spelling: str = ""
 

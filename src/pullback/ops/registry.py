@@ -51,5 +51,8 @@ OPS: Mapping[str, TermOp] = MappingProxyType({name: op for name, op in ALL.items
 CONDITIONS = frozenset(name for name, op in OPS.items() if op.is_condition)
 """The ops of terms whose value is a truth value."""
 
+LOSSY_IN_AUTOGRAD = frozenset(name for name, op in OPS.items() if op.is_lossy_in_autograd)
+"""The ops of terms whose derivative loses digits in autograd."""
+
 BY_ATEN: Mapping[str, PointwiseOp] = MappingProxyType({name: op for op in ALL.values() for name in op.aten})
 """The records of ATen ops, by the names that `graph.trace.op_name` returns."""

@@ -70,6 +70,7 @@ OPS = (
         bounds=lipschitz(torch.sin, 1.0, 1.0),
         mpmath="sin",
         cost=6,
+        noun="sin_{}",
         lowering=call("sin"),
     ),
     TermOp(
@@ -81,6 +82,7 @@ OPS = (
         bounds=lipschitz(torch.cos, 1.0, 1.0),
         mpmath="cos",
         cost=6,
+        noun="cos_{}",
         lowering=call("cos"),
     ),
     TermOp(
@@ -93,6 +95,7 @@ OPS = (
         mpmath="tan",
         cost=7,
         domain="tan: poles at odd multiples of π/2",
+        noun="tan_{}",
         lowering=call("tan"),
     ),
     TermOp(
@@ -124,6 +127,7 @@ OPS = (
         bounds=monotone(torch.asin, outside=_beyond_one),
         mpmath="asin",
         cost=6,
+        is_lossy_in_autograd=True,
         singular=("a - 1", "a + 1"),
         domain="asin: its argument must lie in [−1, 1]; its derivative is infinite at ±1",
         lowering=call("asin"),
@@ -137,6 +141,7 @@ OPS = (
         bounds=monotone(torch.acos, -1, outside=_beyond_one),
         mpmath="acos",
         cost=6,
+        is_lossy_in_autograd=True,
         singular=("a - 1", "a + 1"),
         domain="acos: its argument must lie in [−1, 1]; its derivative is infinite at ±1",
         lowering=call("acos"),

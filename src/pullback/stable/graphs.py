@@ -15,12 +15,13 @@ from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.graph.trace import op_name
 from pullback.ops.constants import VALUES
-from pullback.ops.registry import BY_ATEN, CONDITIONS
+from pullback.ops.lowering import Operands
+from pullback.ops.registry import BY_ATEN, CONDITIONS, OPS
 from pullback.stable.evaluate import evaluate_all
 from pullback.stable.term import CONST, Term, const, named, parse, topological, var, variables
 
 _ZERO, _ONE = const(0), const(1)
-_LOGICAL = frozenset({"logical_and", "logical_or", "logical_not"})
+_LOGICAL = frozenset(n for n in CONDITIONS if (of := OPS[n].lowering) and of.operands is Operands.TRUTHS)
 
 
 def terms_of(module: fx.GraphModule, names: Sequence[str]) -> list[Term]:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback.errors import DerivativeError, tell_mistake
+from pullback.ops.registry import LOSSY_IN_AUTOGRAD
 from pullback.stable import trial
 from pullback.stable.certificate import By
 from pullback.stable.derivative import derivative
@@ -29,7 +30,7 @@ from pullback.stable.formula import Formula, Quantity
 from pullback.stable.meaning import Meaning
 from pullback.stable.piecewise import Piecewise, emit
 from pullback.stable.rewriting import rewrite, tidy, without_cancellation
-from pullback.stable.rules import STEEP, differentiable_rules, final_rules, final_rules_in_float64
+from pullback.stable.rules import differentiable_rules, final_rules, final_rules_in_float64
 from pullback.stable.singularities import removable_holes, singular_subterms, with_limits
 from pullback.stable.term import Term, topological, variables
 from pullback.stable.trial import Evaluation, TrialOutcome, compare, keeps_special_values, mpmath_limit, mpmath_value
@@ -181,8 +182,8 @@ def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
             return None
         applied = dict(used)
         raw[by] = tidy(rewrite(raw[by], differentiable_rules(), applied, to_fixpoint=True))
-        steep = [f"the derivative of {op}" for op in sorted({t.op for t in topological([base])} & STEEP)]
-        found[by] = Draft.of(raw[by], (*applied, *(steep if by else ())))
+        better = [f"the derivative of {op}" for op in sorted({t.op for t in topological([base])} & LOSSY_IN_AUTOGRAD)]
+        found[by] = Draft.of(raw[by], (*applied, *(better if by else ())))
     return found if any((*draft.rules, *draft.last) for draft in found.values()) else None
 
 

@@ -404,9 +404,6 @@ _FLOAT64 = """
     exp(softplus(a) * -0.5) => sqrt(sigmoid(-a))
 """
 
-STEEP = frozenset({"sigmoid", "tanh", "expm1", "asinh", "acosh", "atanh", "asin", "acos"})
-"""Ops whose derivative autograd computes from the rounded result, or from a square, and `ops` by another formula."""
-
 
 @cache
 def shared_with_search() -> tuple[RewriteRule, ...]:

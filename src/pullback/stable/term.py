@@ -16,6 +16,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from pullback.ops.registry import OPS
+
 VAR, CONST, NAMED, POLY = "var", "const", "named", "poly"
 LEAVES = frozenset({VAR, CONST, NAMED})
 
@@ -106,9 +108,15 @@ def substitute(root: Term, values: Mapping[Term, Term]) -> Term:
     return made[root]
 
 
-_BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
-_COMPARE = {ast.Gt: "gt", ast.GtE: "ge", ast.Lt: "lt", ast.LtE: "le", ast.Eq: "eq", ast.NotEq: "ne"}
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "=="}
+def _syntax(symbol: str) -> type[ast.AST]:
+    """Class of an infix operator in Python's syntax tree."""
+    node = ast.parse(f"a {symbol} b", mode="eval").body
+    return type(node.ops[0] if isinstance(node, ast.Compare) else node.op)  # type: ignore[attr-defined]
+
+
+_BY_SYNTAX = {_syntax(op.symbol): name for name, op in OPS.items() if op.symbol}
+_INFIX = {name: op.symbol for name, op in OPS.items() if op.symbol and name != "ne"}
+"""Ops that are shown by their symbol. Certificates have `ne(a, b)` as a call."""
 
 
 def parse(text: str, names: Collection[str] = ()) -> Term:
@@ -139,12 +147,12 @@ def _read(node: ast.expr, text: str) -> Term:
             return Term("neg", (_read(operand, text),))
         case ast.BinOp(op=ast.Pow(), left=base, right=exponent):
             return power(_read(base, text), _read(exponent, text))
-        case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _BY_SYNTAX:
             a, b = _read(left, text), _read(right, text)
             fraction = type(op) is ast.Div and _whole(a) and _whole(b) and b.value != 0
-            return const(a.value / b.value) if fraction else Term(_BINARY[type(op)], (a, b))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            return Term(_COMPARE[type(op)], (_read(left, text), _read(right, text)))
+            return const(a.value / b.value) if fraction else Term(_BY_SYNTAX[type(op)], (a, b))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _BY_SYNTAX:
+            return Term(_BY_SYNTAX[type(op)], (_read(left, text), _read(right, text)))
         case ast.Call(func=ast.Name(id="poly"), args=[of, *numbers], keywords=[]):
             return Term(POLY, (_read(of, text),), Poly.of_numbers(*map(ast.literal_eval, numbers)))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback.errors import FormulaError
+from pullback.ops.registry import BY_ATEN
 from pullback.write.expressions import (
     ATOM,
     Expression,
@@ -210,54 +211,22 @@ def _shared(results: Sequence[fx.Node], known: Sequence[fx.Node]) -> list[fx.Nod
     ]
 
 
-_HINTS = {
-    "mul": "product",
-    "div": "ratio",
-    "add": "total",
-    "sub": "difference",
-    "rsub": "rest",
-    "neg": "negated",
-    "pow": "power",
-    "mm": "product",
-    "bmm": "product",
-    "mv": "product",
-    "dot": "product",
+_NOUNS = {
+    **dict.fromkeys(("mm", "bmm", "mv", "dot"), "product"),
+    **dict.fromkeys(("amax", "max"), "largest"),
+    **dict.fromkeys(("amin", "min"), "smallest"),
+    **dict.fromkeys(("index", "index_select", "gather"), "picked"),
     "sum": "total",
-    "amax": "largest",
-    "amin": "smallest",
-    "max": "largest",
-    "min": "smallest",
-    "rsqrt": "inverse_root",
-    "sqrt": "root",
-    "reciprocal": "inverse",
-    "sigmoid": "gate",
     "linalg_vector_norm": "norm",
     "var": "variance",
     "std": "deviation",
-    "where": "chosen",
-    "masked_fill": "filled",
-    "index": "picked",
-    "index_select": "picked",
-    "gather": "picked",
-    "gt": "above",
-    "ge": "above",
-    "lt": "below",
-    "le": "below",
-    "eq": "same",
-    "ne": "other",
-    "_to_copy": "wide",
     "_softmax": "shares",
     "_log_softmax": "logs",
     "view": "reshaped",
     "t": "transposed",
-    "detach": "fixed",
-    "abs": "size",
     "getitem": "part",
 }
-_WORDS = """
-    exp log log1p expm1 sin cos tan tanh erf cosh sinh abs sigmoid isfinite isnan _to_copy detach
-"""
-_NAMED_AFTER_OPERAND = frozenset(_WORDS.split())
+"""Names of the results of ops that have no record; others are named after the op."""
 
 
 class Namespace:
@@ -269,11 +238,11 @@ class Namespace:
     def name_of(self, node: fx.Node, known: Mapping[fx.Node, str]) -> str:
         """A new name for the value of a node, after its op, and after its operand's name where that tells more."""
         op = op_name(node)
-        hint = _HINTS.get(op, op.strip("_").removeprefix("special_").removeprefix("linalg_"))
+        noun = BY_ATEN[op].noun if op in BY_ATEN else _NOUNS.get(op)
+        noun = noun or op.strip("_").removeprefix("special_").removeprefix("linalg_")
         first = node.args[0] if node.args else None
-        if op in _NAMED_AFTER_OPERAND and isinstance(first, fx.Node) and known.get(first, "").isidentifier():
-            hint = f"{hint}_{known[first]}"
-        return self.fresh(hint)
+        operand = known.get(first, "") if isinstance(first, fx.Node) else ""
+        return self.fresh(noun.format(operand) if operand.isidentifier() else noun.removesuffix("_{}"))
 
     def fresh(self, hint: str) -> str:
         """The name itself, with a number if it is taken."""

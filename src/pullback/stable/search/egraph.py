@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 from flint import arb, ctx, fmpq
 
 from pullback.ops.constants import CONSTANTS
+from pullback.ops.record import Rounding
 from pullback.ops.registry import CONDITIONS, OPS
 from pullback.stable.rewriting import COMMUTATIVE, RewriteRule
 from pullback.stable.term import CONST, LEAVES, NAMED, VAR, Term, topological
@@ -239,7 +240,7 @@ class EGraph:
         operands = [self.constant.get(self.find(c)) for c in node[1:]] if node[0] in _EXACT else [None]
         if None in operands or (node[0] == "div" and operands[1] == 0):
             return None
-        value: Fraction = _EXACT[node[0]](*operands)
+        value: Fraction = OPS[node[0]].ball(*operands)
         return value if max(abs(value.numerator), value.denominator) < _SMALL else None
 
     def _has_kink(self, node: Node) -> bool:
@@ -294,13 +295,8 @@ def leaf_ball(op: str, value: Any) -> Any:
     return arb(fmpq(value.numerator, value.denominator)) if op == CONST else CONSTANTS[value](arb)
 
 
-_EXACT: dict[str, Callable[..., Fraction]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "neg": lambda a: -a,
-}
+_EXACT = frozenset(name for name, op in OPS.items() if op.rounding is Rounding.CORRECT) | {"neg"}
+"""Ops of rational numbers: their `ball` is Python's operator, which takes fractions, too."""
 
 
 def _better(p: list[Any] | None, q: list[Any] | None) -> list[Any] | None:

@@ -15,6 +15,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from pullback.ops.record import Continuity
+from pullback.ops.registry import OPS
 from pullback.stable.derivative import derivative, exact_derivative
 from pullback.stable.formats import Floats, working
 from pullback.stable.oracle.values import exact
@@ -27,7 +29,7 @@ from pullback.stable.search.egraph import EGraph
 from pullback.stable.search.extraction import Extraction, UlpMeasure
 from pullback.stable.search.regimes import Goal, Indices, split_multivariate, split_univariate
 from pullback.stable.singularities import critical_points, samples_around
-from pullback.stable.term import CONST, Term, const, topological, variables
+from pullback.stable.term import CONST, Term, parse, substitute, topological, var, variables
 
 Wide = Literal["never", "where-needed", "always"]
 """Whether a program for float32 may compute in float64."""
@@ -214,17 +216,13 @@ def _witnesses(low: float, high: float, shift: int) -> list[float]:
     return [float(v) for v in np.round(at * 2**20) / 2**20]
 
 
-_COMPARED = {"maximum": (0, 1), "minimum": (1, 0)}
-"""For an op that selects an operand: its index if the first is larger, and if not."""
-_SIGNED = frozenset({"abs", "sgn", "relu"})
-
-
 def decided_branches(target: Term, points: Mapping[str, Floats]) -> Term:
     """Term that has the values of the target at some points, without the choices that fall one way at all.
 
     Nothing proves that they do so in between.
     """
-    asked = {t: _question(t) for t in topological([target]) if t.op == "where" or t.op in _COMPARED or t.op in _SIGNED}
+    choices = [t for t in topological([target]) if t.op in OPS and (t.op == "where" or OPS[t.op].pieces)]
+    asked = {t: t.args[0] if t.op == "where" else _piece(t, 0) for t in choices}
     if not asked:
         return target
     answers = dict(zip(asked, exact(list(asked.values()), points), strict=True))
@@ -236,20 +234,14 @@ def decided_branches(target: Term, points: Mapping[str, Floats]) -> Term:
     return made[target]
 
 
-def _question(term: Term) -> Term:
-    """Term that decides a choice: a condition, or a number by its sign."""
-    return Term("sub", term.args) if term.op in _COMPARED else term.args[0]
+def _piece(term: Term, i: int) -> Term:
+    """One of the op's `pieces`, of the term's operands."""
+    return substitute(parse(OPS[term.op].pieces[i]), dict(zip(map(var, "abc"), term.args, strict=False)))
 
 
 def _taken_branch(term: Term, decides: np.ndarray) -> Term:
     if term.op == "where":
         return term.args[1] if (decides == 1).all() else term.args[2] if (decides == 0).all() else term
+    jumps = OPS[term.op].continuity is Continuity.STEPS and (decides == 0).any()
     larger, smaller = (decides >= 0).all(), (decides <= 0).all()
-    if not larger and not smaller:
-        return term
-    if term.op in _COMPARED:
-        return term.args[_COMPARED[term.op][0 if larger else 1]]
-    if term.op == "sgn":
-        return term if (decides == 0).any() else const(1 if larger else -1)
-    inside = term.args[0]
-    return inside if larger else const(0) if term.op == "relu" else Term("neg", (inside,))
+    return term if jumps or not (larger or smaller) else _piece(term, 1 if larger else 2)

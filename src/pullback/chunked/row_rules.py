@@ -412,6 +412,7 @@ def _by_name(rule: OpRule, names: str) -> dict[str, OpRule]:
     return dict.fromkeys(names.split(), rule)
 
 
+# Not in the registry: a rule moves a node to the graph of a chunk, and its ops are not pointwise, or not tagged so.
 RULES = {
     **_by_name(_pointwise, "_to_copy detach alias lift_fresh_copy"),
     **_by_name(_pointwise, "lift_fresh zeros_like ones_like full_like masked_fill"),

@@ -21,6 +21,7 @@ SMOOTH = frozenset([*_OTHERS.split(), *(name for name, op in _OPS if not op.kink
 """Ops that are defined everywhere and infinitely differentiable. (Comparisons are constant.)"""
 
 _ORDER = "max min amax amin aminmax median kthvalue mode cummax cummin sort topk"
+# Ops without a record are not pointwise, and stand here since `explain` alone asks about their kinks.
 KINKS = {
     **{name: op.kink for name, op in _OPS if op.kink},
     **{name: f"{name} where elements are equal" for name in _ORDER.split()},

@@ -466,6 +466,7 @@ def _leaky(graph: fx.Graph, node: fx.Node) -> fx.Node:
     return graph.call_function(aten.where.self, (_mask(graph, aten.gt.Scalar, x, 0), g, less))
 
 
+# Not in the registry: the masks are saved by a partition alone.
 _WRITERS: Mapping[Any, Callable[[fx.Graph, fx.Node], fx.Node]] = {
     aten.threshold_backward.default: _threshold,
     aten.hardtanh_backward.default: _hardtanh,

@@ -228,6 +228,7 @@ def _less_at(whole: Tensor, k: Tensor, size: Tensor, ignored: int) -> Tensor:
     return whole.scatter_add_(1, torch.where(k != ignored, k, 0).unsqueeze(1), size.neg())
 
 
+# Not in the registry: these rewrite a graph, where several ops share one exponential.
 _DECOMPOSITIONS: Mapping[Any, Callable[[Rewriter], None]] = {
     aten._log_softmax.default: _log_softmax,
     aten._log_softmax_backward_data.default: _log_softmax_backward,

@@ -27,6 +27,7 @@ _MOST = 300
 """Most operations of a term as `show` writes it: shared subterms are repeated, so a loop may double it each time."""
 _ALLOWED_QUERIES = frozenset({"is_floating_point", "is_complex", "_set_grad_enabled"})
 """Functions that give no tensor, and the same for all tensors that forms are used for."""
+# Not in the registry: these are functions of `torch` and methods of tensors, before they are ops of ATen.
 _FACTORIES = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 """Functions of a tensor whose results do not depend on its values: that these have no derivative stops none."""
 

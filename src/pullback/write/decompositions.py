@@ -70,6 +70,7 @@ def _slice_backward(g: Tensor, sizes: list[int], dim: int, start: int, end: int,
     return torch.slice_scatter(g.new_zeros(sizes), g, dim, start, min(end, sizes[dim]), step)
 
 
+# Not in the registry: the texts of derivatives are wanted here alone, and half of the ops are not pointwise.
 _READABLE: dict[Any, Callable[..., Any]] = {
     aten.sigmoid_backward.default: _sigmoid_backward,
     aten.tanh_backward.default: _tanh_backward,

@@ -420,6 +420,7 @@ def _scalar_or(value: Any, context: PrintContext) -> str:
     return context.show(value).text
 
 
+# Not in the registry: these printers know the printer's context, and most of their ops are not pointwise.
 _SPECIAL: dict[str, Callable[[Any, PrintContext], Expression | None]] = {
     "add": _add,
     "sub": _add,

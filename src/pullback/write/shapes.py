@@ -16,6 +16,7 @@ from pullback.write.expressions import op_name
 from pullback.write.graphs import DerivativeGraph, traced_value, vjp_graph
 from pullback.write.spec import FunctionSpec
 
+# Beside its reader: the registry does not say which ops take sizes.
 _WORDS = """
     clone _to_copy detach where zeros_like ones_like full_like lift_fresh_copy scalar_tensor
 """

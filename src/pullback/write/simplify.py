@@ -20,6 +20,7 @@ from pullback.write.expressions import op_name
 from pullback.write.graphs import DerivativeGraph, dependencies
 
 aten = torch.ops.aten
+# Not in the registry: these are the cases of `_combined`.
 _ARITHMETIC = frozenset(["add", "sub", "rsub", "neg", "mul", "div", "pow"])
 _MOST_TERMS = 8
 """Sums of more terms are taken as one value."""

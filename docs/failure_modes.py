@@ -52,7 +52,7 @@ MODES = (
     Mode("saved intermediates make second derivatives wrong", "PB404 PB401"),
     Mode("the backward leaves the graph", "PB401 PB604"),
     Mode("an output marked non-differentiable is used by the backward", "PB107 PB401"),
-    Mode("`once_differentiable` is missing", "PB401 PB404", "told where a second derivative is wrong without it"),
+    Mode("`once_differentiable` is missing", "PB401 PB404", "reported if a second derivative is wrong without it"),
     Mode("`once_differentiable` is bypassed", "PB402"),
     Mode("NaN in the second derivative", "PB401"),
     Mode("double backward fails obscurely", "PB403"),

@@ -155,7 +155,7 @@ def _intended(findings: Sequence[Finding]) -> str:
     if not others:
         return f"{first.rule} {first.name}, {clean_line(first.subject)}: {clean_line(first.message)}"
     ids = ranges(finding.rule for finding in findings)
-    return f"{ids}: no derivative, on purpose it seems, in {count(len(_names(findings)), 'function')}"
+    return f"{ids}: no derivative, apparently on purpose, in {count(len(_names(findings)), 'function')}"
 
 
 def _dropped(findings: Sequence[Finding]) -> Text:

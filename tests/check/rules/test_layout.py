@@ -139,7 +139,7 @@ def test_504_exception_at_size_one_is_a_warning():
 def test_505_other_value_for_a_scalar_is_an_error():
     ((severity, message),) = found("PB505", squared(lambda x: x * x if x.ndim else x + x), normal(5))
     assert severity == "error"
-    assert message.startswith("with tensors of no dimension, output 0 is another number than for one element")
+    assert message.startswith("with tensors of no dimension, output 0 is not the number for one element")
 
 
 def test_505_wrong_gradient_for_a_scalar_is_an_error():
@@ -148,7 +148,7 @@ def test_505_wrong_gradient_for_a_scalar_is_an_error():
 
     ((severity, message),) = found("PB505", squared(torch.square, gradient), normal(5))
     assert severity == "error"
-    assert "the gradient of x is another number" in message
+    assert "the gradient of x is not the number" in message
 
 
 def test_506_broken_tail_of_the_gradient_is_an_error():

@@ -362,8 +362,8 @@ def _is_none_on_base(audit: Audit, comparison: Comparison) -> bool:
 
 _DRAWS = "its backward draws random numbers: say so if that is intended"
 _ONE_WINS = (
-    "of several writes to one place the last wins here, which PyTorch does not promise; the gradient of its own ops is "
-    "as wrong: refuse duplicate indices, or say that there are none"
+    "several writes go to one place and the last one wins, which PyTorch does not guarantee (the gradient of its own "
+    "ops is wrong too): reject duplicate indices, or document that there are none"
 )
 
 
@@ -396,7 +396,7 @@ def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Co
             if abs(ratio - n) < 1e-6 * n and abs(small_ratio - m) < 1e-6 * m:
                 return f"it is {what} times what it should be: is the 1/N of a mean missing?"
             if abs(ratio * n - 1) < 1e-6 and abs(small_ratio * m - 1) < 1e-6:
-                return f"it is what it should be, divided by {what}: is a 1/N too many?"
+                return f"it is too small by a factor of {what}: is there an extra 1/N?"
     return ""
 
 
@@ -450,8 +450,8 @@ def _hint(audit: Audit, result: FirstOrder, c: Comparison, ratio: float | None) 
             return f"it is {factor:g} times what it should be: look for a lost sign or factor"
     if c.is_small:
         return (
-            "if forward or backward iterates, approximates or adds a small constant, see whether a tighter one takes "
-            "this away; if not, look for a term that is left out"
+            "if forward or backward iterates, approximates or adds a small constant, see whether a tighter one "
+            "removes the difference; if not, look for a missing term"
         )
     if result.case.layout_only:
         return "it is right for contiguous tensors: the backward reads memory in the wrong order"
@@ -468,7 +468,7 @@ def _intended(audit: Audit, intent: Intent, severity: Severity, result: FirstOrd
         "PB101",
         severity,
         "intended",
-        f"the backward is not the derivative of the forward, on purpose it seems: {intent.reason}",
+        f"the backward is not the derivative of the forward, apparently on purpose: {intent.reason}",
         evidence=audit.evidence(result, comparison),
         hint=_declare(intent.sign),
     )

@@ -84,7 +84,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "info" if harmless else "warning" if case.doubtful else "error",
                 "wrong",
                 f"backward returned a gradient of shape {bad.returned} for {bad.name} of shape {bad.expected}"
-                + ("; the engine refuses it" if raises else "; the engine sums it without a word"),
+                + ("; the engine rejects it" if raises else "; the engine silently sums it"),
                 case=case,
                 tail=[audit.outs, *(_BACKWARD if raises else returned("shape"))],
                 hint="return a gradient of the input's own shape; no squeeze() without a dim",

@@ -126,7 +126,7 @@ def _of_fewer_digits(audit: Audit) -> Iterator[Finding]:
     named = zip((f"the gradient of {name}" for name in audit.names), gradients, strict=True)
     for what, found in (*(("the value", out) for out in run.roots), *named):
         if found is not None and working_epsilon(as_real(found)) == torch.finfo(torch.float32).eps:
-            yield _fewer_digits(audit, f"{what}, of float64 inputs, has the digits of float32 alone", casts)
+            yield _fewer_digits(audit, f"{what}, of float64 inputs, has only the precision of float32", casts)
             return
     is_unchanged = all(torch.equal(a, b) for a, b in zip(run.roots, rounded.roots, strict=True))
     if is_unchanged and not stairs(audit.subject, base) and _moves(run, cotangents, gradients, rounded):

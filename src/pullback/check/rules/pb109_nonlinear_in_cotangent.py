@@ -73,7 +73,7 @@ _CODE = {
 
 _SMALL = 0.02
 """Part of a gradient that an iteration with a wide tolerance leaves."""
-_BY_TOLERANCE = " (a small difference: as of an iteration that ends at a tolerance)"
+_BY_TOLERANCE = " (a small difference, as left by an iteration with a tolerance)"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         severity_of(intent) if intent else "warning" if is_small else "error",
         "intended" if intent else "unstable" if is_small else "wrong",
         f"the backward is not linear in the cotangent: {law} fails for {audit.names[where.order]}, {where}"
-        + (f" (on purpose it seems: {intent.reason})" if intent else _BY_TOLERANCE if is_small else ""),
+        + (f" (apparently on purpose: {intent.reason})" if intent else _BY_TOLERANCE if is_small else ""),
         case=audit.base,
         tail=[audit.outs, f"g = {literals(standard_cotangents(audit.base_run.roots))}", *_CODE[law]],
         hint="multiply by the cotangent once; take no abs, sign, clamp, mean or norm of it",

@@ -95,7 +95,7 @@ from pullback.report.model import Finding
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
-_HINT = "test each cotangent for None, or leave set_materialize_grads alone: zeros are then given instead"
+_HINT = "test each cotangent for None, or remove set_materialize_grads(False): the backward then gets zeros"
 
 
 class _NoGradient(torch.autograd.Function):
@@ -170,8 +170,8 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         if isinstance(operand, ast.Name) and operand.id in set(names) - tested:
             yield SourceMatch(
                 operand.lineno,
-                f"the cotangent {operand.id} may be None here, and the backward never asks",
-                "test it, or leave out set_materialize_grads(False)",
+                f"the cotangent {operand.id} may be None here, and the backward never checks",
+                "test it, or remove set_materialize_grads(False)",
                 "warning",
             )
             return

@@ -137,7 +137,7 @@ def _in_other_mode(audit: Audit) -> Iterator[Finding]:
         mode = "eval" if module.training else "train"
         if error.stage == "backward" and not _OF_MODE.search(str(error.error)):
             tail = [f"{text}.{mode}()", f"out = fn({call_text(audit.base)})", audit.outs, _BACKWARD]
-            hint = f"make the backward take what the forward takes in .{mode}() mode"
+            hint = f"accept in the backward what the forward accepts in .{mode}() mode"
             message = f"{error} (in .{mode}() mode)"
             yield audit.finding("PB119", "error", "wrong", message, case=audit.base, tail=tail, hint=hint)
 
@@ -188,8 +188,8 @@ def _hint(case: Case) -> str:
     if case.layout_only:
         return "use reshape, or .contiguous(), where a view is taken"
     if case.doubtful:
-        return "make the backward take what the forward takes, or refuse such shapes in the forward"
-    return "make the backward take what the forward takes, or refuse it in the forward"
+        return "accept in the backward what the forward accepts, or reject such shapes in the forward"
+    return "accept in the backward what the forward accepts, or reject it in the forward"
 
 
 RULE = Rule(

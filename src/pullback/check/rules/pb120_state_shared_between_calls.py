@@ -90,7 +90,7 @@ from pullback.report.model import Finding
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
-_HINT = "keep what backward needs on ctx, by save_for_backward, and change nothing of it there"
+_HINT = "save the tensors of the backward by ctx.save_for_backward, and do not change them"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

@@ -118,7 +118,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "torch.autograd.grad(outs, inputs, g, allow_unused=True)",
                 "print('unchanged:', [torch.equal(a, b) for a, b in zip(before, (*g, *inputs, *outs))])",
             ],
-            hint="compute out of place: g * a for g.mul_(a); clone what has to be written to",
+            hint="compute out of place: g * a for g.mul_(a); clone a tensor before writing to it",
         )
 
 
@@ -131,7 +131,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
             yield SourceMatch(
                 write.line,
                 f"the backward changes {what} {write.name} in place: {write.code}",
-                "compute out of place: g * a for g.mul_(a); clone what has to be written to",
+                "compute out of place: g * a for g.mul_(a); clone a tensor before writing to it",
                 "warning",
             )
 

@@ -81,7 +81,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
             "print(torch.autograd.grad(outs, inputs, g, allow_unused=True))",
         ],
-        hint="write to nothing on ctx in the backward, and take nothing off it",
+        hint="in the backward, do not write to anything on ctx, and remove nothing from it",
     )
 
 

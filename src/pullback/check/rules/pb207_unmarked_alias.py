@@ -78,7 +78,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "error" if out.requires_grad else "warning",
                 "wrong",
                 f"{what} is in the memory of {name} and autograd does not know: "
-                f"an in-place change of it changes {name} for whoever reads that afterwards",
+                f"an in-place change of it changes {name} for all later uses",
                 case=audit.base,
                 tail=[
                     f"outs = [o for o in {_LEAVES} if isinstance(o, torch.Tensor)]",

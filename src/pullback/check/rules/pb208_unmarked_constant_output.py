@@ -75,7 +75,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "PB208",
             "warning",
             "wrong",
-            f"output {position} does not move with any input and is not marked as non-differentiable",
+            f"output {position} does not depend on any input and is not marked as non-differentiable",
             case=audit.base,
             tail=[
                 audit.outs,

@@ -96,7 +96,7 @@ _INSIDE = 1.0
 _INPUT = 4.0
 """Errors below this multiple of the effect of one input ulp are attributed to input rounding."""
 _LOST: dict[Severity, str] = {
-    "error": ", nothing of it is right",
+    "error": ", no digit is right",
     "warning": ", half of its digits or more",
     "info": "",
 }
@@ -198,7 +198,7 @@ def _finding(
 ) -> Finding:
     ulp = sweep.quantities[k].errors.ulp[index]
     lost = f": off by {ulp:.2g} ulp" + _LOST[severity]
-    hint = "something on the way is float32: keep the dtype of the input" if dtype == torch.float64 else _HINT
+    hint = "an intermediate is float32: keep the dtype of the input" if dtype == torch.float64 else _HINT
     return accuracy_finding(
         audit,
         "PB303",

@@ -70,8 +70,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         audit,
         "PB402",
         second,
-        "make the backward differentiable; if it cannot be, raise an error in it if torch.is_grad_enabled(), which is "
-        "so where a graph of the gradient is asked for",
+        "make the backward differentiable; if that is impossible, raise in it if torch.is_grad_enabled(): "
+        "it is true if a graph of the gradient was requested",
         because=", although the backward is marked once_differentiable",
     )
 

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _NEW_SIZE = 7
-_HINT = "something in it is decided when it is traced: is_compiling(), the type of a tensor, global state"
+_HINT = "something in it is decided at trace time: is_compiling(), the type of a tensor, global state"
 _BREAK = "it runs, in pieces: TORCH_LOGS=graph_breaks shows where"
 _BROKEN = "put torch.compiler.disable on the function that calls it"
 

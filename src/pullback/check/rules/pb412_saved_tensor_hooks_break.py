@@ -111,7 +111,7 @@ def _way(name: str, hooks: Callable[[], AbstractContextManager[Any]], text: str)
             *PRINT,
         ],
         hint="the backward relies on which tensor was saved (its address, an attribute), not on its values",
-        raising="the backward must do with equal tensors in the place of the saved ones",
+        raising="the backward must work with equal tensors in place of the saved ones",
         refused_as="warning",
     )
 

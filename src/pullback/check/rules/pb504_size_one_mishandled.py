@@ -71,8 +71,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 growth,
                 1,
                 f"with size {growth.size} -> 1",
-                refused="name the dimension that squeeze, sum or transpose is to act on",
-                wrong="give squeeze the dimension that is to go",
+                refused="pass the dimension to squeeze, sum or transpose",
+                wrong="pass the dimension to squeeze",
                 same_rank="info",
             )
             if found is not None:

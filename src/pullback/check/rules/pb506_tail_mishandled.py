@@ -122,7 +122,7 @@ def _periodic(audit: Audit, growth: Growth) -> Iterator[Finding]:
                 f"{t[index].item()} there, {t[before].item()} one period before",
                 case=case,
                 tail=["print(out)"],
-                hint="look at how the last elements are treated when the length is no multiple of the block's",
+                hint="look at how the last elements are treated when the length is not a multiple of the block size",
             )
             return
 
@@ -183,7 +183,7 @@ def _summed(audit: Audit, growth: Growth) -> Iterator[Finding]:
                 case=case,
                 evidence=audit.evidence(result, c),
                 tail=[audit.outs, "print(torch.autograd.grad([o.sum() for o in outs], inputs, allow_unused=True))"],
-                hint="look at how the last elements are treated when the length is no multiple of the block's",
+                hint="look at how the last elements are treated when the length is not a multiple of the block size",
             )
             return
 

@@ -104,7 +104,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"called with {_spoken(second)} after {_spoken(first)}, {what}",
                 case=first,
                 tail=_script(second),
-                hint="keep what is stored under all that it was made from: shape, dtype, device, every argument",
+                hint="key the cache by everything that the value depends on: shape, dtype, device, every argument",
             )
             return
 

@@ -94,7 +94,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     )
 
 
-_ADDS_UP = "; it grows by as much with each call: the backward adds to what an earlier one has left"
+_ADDS_UP = "; it grows by the same amount with each call: the backward adds to the result of an earlier one"
 _BY_NUMPY = "; it draws from NumPy's generator, which torch.manual_seed does not set"
 
 

@@ -89,7 +89,7 @@ def _finding(audit: Audit, severity: Severity, t: Tensor, why: str) -> Finding:
         f"kept for the backward: {describe(t)}, {why}",
         case=audit.base,
         evidence=bytes_kept(size(t)),
-        hint="keep that one alone, and derive this from it in the backward",
+        hint="save only that one, and compute this one from it in the backward",
     )
 
 

@@ -76,7 +76,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                     "wrong",
                     f"{step.name} in the backward computes again {what} ({describe(known)})",
                     case=audit.base,
-                    hint="use the tensor that is there; or do not keep it, if memory matters more than time",
+                    hint="use the existing tensor; or do not save it, if memory matters more than time",
                 )
 
 

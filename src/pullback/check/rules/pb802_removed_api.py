@@ -77,9 +77,11 @@ def _match(node: ast.AST) -> SourceMatch | None:
         return SourceMatch(node.lineno, what, "read ctx.saved_tensors", "warning")
     called = dotted(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and called in _GONE:
-        return SourceMatch(node.lineno, f"{called}(…) is gone from PyTorch", f"use {_GONE[called]}")
+        return SourceMatch(node.lineno, f"{called}(…) was removed from PyTorch", f"use {_GONE[called]}")
     if isinstance(node, ast.Call) and called in _OLD:
-        return SourceMatch(node.lineno, "Variable(…) has no use since PyTorch 0.4", "use the tensor itself", "warning")
+        return SourceMatch(
+            node.lineno, "Variable(…) has had no effect since PyTorch 0.4", "use the tensor itself", "warning"
+        )
     return None
 
 

@@ -61,7 +61,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         yield SourceMatch(
             call.lineno,
             f"{what}: {source.name}(…)",
-            f"call {source.name}.apply(…), and give what the instance is given to forward"
+            f"call {source.name}.apply(…), and pass the arguments of the instance to forward"
             if call.args or call.keywords
             else f"call {source.name}.apply(…)",
             "error" if is_called else "warning",

@@ -62,7 +62,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
                 yield SourceMatch(
                     call.lineno,
                     f"{name} makes a tensor on the default device: {text(call)}",
-                    "say device=x.device, or use x.new_zeros and its siblings",
+                    "pass device=x.device, or use x.new_zeros and the like",
                     "info",
                 )
 

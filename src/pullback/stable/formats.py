@@ -57,18 +57,24 @@ class Format:
         That is ⌊log₂ |x|⌋ − mantissa; below the normal numbers it is that of the lowest binade, above the largest
         number that of the highest.
         """
+        # frexp writes |x| = m 2ᵉ with ½ ≤ m < 1, so ⌊log₂ |x|⌋ is e − 1, without the rounding of a logarithm
         _, exponent = np.frexp(np.where(np.isfinite(x), np.where(x == 0, self.smallest_normal, x), self.largest))
         clamped = np.clip(exponent - 1, self.min_exponent, self.max_exponent)
         return np.asarray(clamped - self.mantissa, dtype=np.int32)
 
     def round(self, x: Floats) -> Floats:
-        """Round numbers to the format; beyond the largest they become infinite."""
+        """Round numbers to the format; beyond the largest they become infinite.
+
+        PyTorch converts to 16 bits by way of float32. So a number next to the middle between two may be rounded to the
+        further one: 1 + 2⁻⁸ + 2⁻⁴⁰ becomes 1 in bfloat16, and 1 + 2⁻⁷ is nearer.
+        """
         return widened(torch.from_numpy(np.ascontiguousarray(x)).to(self.dtype))
 
     def ordinal(self, x: Floats) -> Ordinals:
         """Positions of numbers of the format in its order: ±0 is at 0, each neighbour one further."""
         pattern = torch.from_numpy(np.ascontiguousarray(x)).to(self.dtype).view(self._integer).to(torch.int64).numpy()
-        # A negative number's pattern, read as an integer, is the smallest integer plus its magnitude.
+        # Formats are ordered like their patterns: a larger exponent comes before a larger mantissa. A negative number's
+        # pattern, read as an integer of two's complement, is the smallest integer plus the pattern of its magnitude.
         return np.where(pattern >= 0, pattern, -(2 ** (self.bits - 1)) - pattern)
 
     def at_ordinal(self, position: Ordinals) -> Floats:
@@ -91,6 +97,7 @@ def format_of(dtype: torch.dtype) -> Format:
         known = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
         raise OptionError(f"accuracy is measured in {known}, not in {str(dtype).removeprefix('torch.')}")
     info = torch.finfo(dtype)
+    # eps = 2^−mantissa, tiny = 2^min_exponent and max = (2 − eps) 2^max_exponent; frexp's exponents are larger by one
     exponent = np.frexp(np.array([info.eps, info.tiny, info.max]))[1]
     return Format(dtype, 1 - int(exponent[0]), int(exponent[1]) - 1, int(exponent[2]) - 1)
 

@@ -1,9 +1,11 @@
 """Functions with given derivatives, in native ops: the native form of an op whose derivatives have stable forms.
 
 With `a` a copy of `x` whose gradient is stopped and `d = x − a`, the Taylor polynomial s = d f₁(a) + d² f₂(a) / 2 + …
-is 0, and its derivatives are f₁(a), f₂(a), …. As for a relaxed op, `f(a) − (stop_gradient(s) − s)` then has the value
-f(a), bit for bit, and these derivatives, in every transform. With several inputs there is a term for each partial
-derivative.
+is 0, and its derivatives are f₁(a), f₂(a), …: of dᵏ/k! at d = 0 the k-th derivative is 1, and every other is 0. As for
+a relaxed op, `f(a) − (stop_gradient(s) − s)` then has the value f(a), bit for bit, and these derivatives, in every
+transform. The bits need the two differences in this order: 0 − 0 is +0, and −0 − (+0) is −0, but −0 + (+0) is +0. With
+several inputs there is a term for each partial derivative: that by x n times and by y m times has the factor
+dₓⁿ d_yᵐ / (n! m!).
 
 A polynomial of order n has no derivative beyond n: that would be 0, silently. So the next one is an error
 (`_error_from`). No composition of finitely many native ops is right in all orders: the terms of a Taylor series with
@@ -129,7 +131,10 @@ class _ExpansionPoint:
         self.steps = [torch.where(beyond, 0.0, x - a) for x, a, beyond in pairs]
 
     def near(self, i: int) -> Tensor:
-        """Step of an input, and 1/x² where that is infinite or NaN: a function of x, too."""
+        """Step of an input, and 1/x² where that is infinite or NaN: a function of x, too.
+
+        At ±∞ the value of 1/x² is 0, as that of a step is, but its derivative −2/x³ is 0 and not 1.
+        """
         inverse = torch.where(self.beyond[i], self.xs[i], 1.0).pow(-2)
         return torch.where(self.beyond[i], inverse, self.steps[i])
 

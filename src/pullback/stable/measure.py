@@ -94,10 +94,12 @@ def errors(computed: torch.Tensor, truth: Truth) -> Errors:
     inf = defined & infinite & ~(beyond & (np.sign(got) == np.sign(truth.high)))
     zero = defined & (got == 0) & ~subnormal
     stated = defined & ~(nan | inf | zero)
-    # Scaling by 2^−unit is exact, and both numbers are then below 2^(mantissa + 1): the difference neither overflows
-    # nor loses bits. `low` enters last, since high + low has more digits than float64 holds.
+    # Scaled by 2^−unit the exact value is at most 2^(mantissa + 1), and 1 is an ulp. Scaling is exact, save for a value
+    # that is wrong by many binades. If value and `high` are within a factor of 2, their difference is exact (Sterbenz'
+    # lemma); otherwise 2⁻⁵³ of the error is lost. `low`, at most half an ulp of float64, enters last, since high + low
+    # has more digits than float64 holds.
     unit = form.ulp_exponent(truth.high)
-    after_largest = 2.0 ** (form.mantissa + 1)
+    after_largest = 2.0 ** (form.mantissa + 1)  # the largest number is one ulp less: (2 − 2^−mantissa) 2^mantissa
     with np.errstate(over="ignore", invalid="ignore"):
         exact = np.clip(np.ldexp(truth.high, -unit), -after_largest, after_largest)
         rest = np.where(np.abs(exact) == after_largest, 0.0, np.ldexp(truth.low, -unit))

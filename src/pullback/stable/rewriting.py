@@ -121,7 +121,10 @@ _ONE = const(1)
 
 
 def tidy(root: Term) -> Term:
-    """Bit-identical term without 1 · a, a − (−1), a + (−b) and the like."""
+    """Bit-identical term without 1 · a, a − (−1), a + (−b) and the like.
+
+    IEEE 754 defines a − b as a + (−b), and sums are commutative to the bit; a · 1, a / 1 and −(−a) are exact.
+    """
     made: dict[Term, Term] = {}
     for term in topological([root]):
         made[term] = _tidy_node(term.op, tuple(made[a] for a in term.args), term)
@@ -149,6 +152,9 @@ def _tidy_node(op: str, args: tuple[Term, ...], original: Term) -> Term:
     return Term(op, args, original.value) if args else original
 
 
+# 1 ± tanh a = 2 / (1 + e^(∓2a)) = 2σ(±2a), and 1 − tanh² a is the product of the two. eᵃ − eⁿ = eⁿ (e^(a − n) − 1), log
+# a − log n = log(1 + (a − n)/n), √a − √n = (a − n)/(√a + √n): the difference a − n is taken first, of exact numbers, so
+# at a = n the right sides are 0 in balls of any precision.
 EXACT_IDENTITIES = {
     parse(difference): parse(instead)
     for difference, instead in {

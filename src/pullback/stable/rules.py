@@ -88,7 +88,7 @@ FAMILIES = {
         a / (b + c) => 1 / (b / a + c / a)
     """,
     # eᵃ − 1 and the like without the rounding of eᵃ near 1; gauss(a) = exp(−a²/2) is computed without the rounding of
-    # a².
+    # a². expm1(2a) = (eᵃ − 1)(eᵃ + 1), and eᵃ + 1 = expm1(a) + 2.
     "exponentials": """
         exp(a) * exp(b) <=> exp(a + b)
         exp(a) / exp(b) => exp(a - b)
@@ -118,7 +118,9 @@ FAMILIES = {
         gauss(a) => qgauss(a) * qgauss(a)
         exp2(a) <=> exp(a * LN2)
     """,
-    # log(1 + u) without the rounding of 1 + u, and logarithms of quotients near 1 as those of a difference.
+    # log(1 + u) without the rounding of 1 + u, and logarithms of quotients near 1 as those of a difference: the
+    # quotient a/b is 1 + (a − b)/b, and (1 + a)/(1 + b) is 1 + (a − b)/(1 + b). 2 atanh(a) = log((1 + a)/(1 − a)), and
+    # for log(a/(1 − a)) its argument is 2a − 1, since 1 + (2a − 1) = 2a and 1 − (2a − 1) = 2(1 − a).
     "logarithms": """
         log(1 + a) <=> log1p(a)
         log(1 - a) => log1p(-a)
@@ -146,6 +148,8 @@ FAMILIES = {
         log2(a) <=> log(a) / LN2
         log10(a) <=> log(a) / LN10
     """,
+    # softplus(a) = log(1 + eᵃ) = −log σ(−a), so powers of 1 + eᵃ and of σ are exponentials of its multiples. The
+    # difference σ(a) − σ(b) is (e⁻ᵇ − e⁻ᵃ)/((1 + e⁻ᵃ)(1 + e⁻ᵇ)) = σ(a) σ(−b) (1 − e^(b − a)).
     "sigmoids": """
         1 / (1 + exp(a)) <=> sigmoid(-a)
         exp(a) / (1 + exp(a)) => sigmoid(a)
@@ -175,7 +179,9 @@ FAMILIES = {
         exp(a) * 0.5 - 1 => expm1(a - LN2)
         exp(a) - 2 => 2 * expm1(a - LN2)
     """,
-    # DLMF §4.35 (identities) and §4.37 (inverse functions).
+    # DLMF §4.35 (identities) and §4.37 (inverse functions). tanh(softplus(a)) is (t² − 1)/(t² + 1) with t = 1 + eᵃ, and
+    # t² − 1 = eᵃ(eᵃ + 2); for large a both are divided by e^(2a). log cosh a is log((e^|a| (1 + e^(−2|a|)))/2), and
+    # near 0 it is log1p(cosh a − 1) with cosh a − 1 = 2 sinh²(a/2).
     "hyperbolic": """
         tanh(a) <=> 2 * sigmoid(2 * a) - 1
         tanh(a) <=> expm1(2 * a) / (expm1(2 * a) + 2)
@@ -214,7 +220,8 @@ FAMILIES = {
         log(a + sqrt(a - 1) * sqrt(a + 1)) => acosh(a)
         tanh(a) - tanh(b) => sinh(a - b) / (cosh(a) * cosh(b))
     """,
-    # Conjugates: √a − √b = (a − b)/(√a + √b). hypot(a, b) does not overflow where a² does.
+    # Conjugates: √a − √b = (a − b)/(√a + √b), and with h = hypot(1, a), h² − a² = 1: so h − a = 1/(h + a), and
+    # 1 − a/h = (h − a)/h = 1/(h(h + a)). hypot(a, b) does not overflow where a² does.
     "roots": """
         sqrt(a) - sqrt(b) => (a - b) / (sqrt(a) + sqrt(b))
         sqrt(a) - b => (a - b * b) / (sqrt(a) + b)
@@ -256,7 +263,9 @@ FAMILIES = {
         pow(a, b) - pow(c, b) => pow(c, b) * expm1(b * (log(a) - log(c)))
     """,
     # DLMF §4.21 (identities) and §4.24 (inverse functions); half angles for 1 − cos a, sum to product for differences.
-    # For asin and acos by atan2: Kahan, "Branch cuts for complex elementary functions", 1987.
+    # For asin and acos by atan2: Kahan, "Branch cuts for complex elementary functions", 1987. With a = cos t they are
+    # tan(t/2) = √((1 − a)/(1 + a)), and with a = sin t, tan(t/2) = a/(1 + √(1 − a²)). The product (1 − a)(1 + a) has
+    # the errors of three roundings, where 1 − a² loses digits near |a| = 1. 1 − cos t = 2 sin²(t/2) gives acos(1 − a).
     "circular": """
         1 - cos(a) <=> 2 * (sin(a * 0.5) * sin(a * 0.5))
         cos(a) - 1 => -2 * (sin(a * 0.5) * sin(a * 0.5))
@@ -299,7 +308,9 @@ FAMILIES = {
         tan(PI / 4 + a) => (1 + tan(a)) / (1 - tan(a))
         atan(tan(a)) => a
     """,
-    # DLMF §7.2: erfc(a) = exp(−a²) erfcx(a), where erfcx neither under- nor overflows for a > 0.
+    # erfc(a) = exp(−a²) erfcx(a), where erfcx(a), DLMF's w(ia) (§7.2), neither under- nor overflows for a > 0: there it
+    # lies between 1 and 0, about 1/(a √π) for large a. gauss(a) is the square of qgauss(a), which underflows later:
+    # a large factor is multiplied by one qgauss, then by the other.
     "error function": """
         1 + erf(a) <=> erfc(-a)
         1 - erf(a) <=> erfc(a)
@@ -365,6 +376,8 @@ _SHARED = """
     1 - erf(a) => erfc(a)
 """
 
+# With t = 1 + eᵃ, tanh(log t) = (t² − 1)/(t² + 1), and 1 − tanh² is (2t/(t² + 1))² = (2 t⁻¹/(1 + t⁻²))², where
+# t⁻¹ = σ(−a). (eᵃ − 1)/(1 + eᵃ) = tanh(a/2), and 2σ(a) − 1 is the same.
 _OWN = """
     1 - exp(a) => 0 - expm1(a)
     log1p(-exp(a)) => log(0 - expm1(a))
@@ -391,6 +404,10 @@ _FINAL_SHARED = """
     cos(a) - 1 => -2 * (sin(a * 0.5) * sin(a * 0.5))
 """
 
+# softplus(a) = max(a, 0) + log(1 + e^−|a|), and 1 + e^−|a| = 1/σ(|a|): so e^(softplus/2) is a product with the exact
+# exponent max(a, 0)/2, whereas a relative error u of the softplus is one of u · softplus/2 in its exponential.
+# log(1 − eᵃ) is log(−expm1(a)) down to a = −log 2 and log1p(−eᵃ) below: neither cancels (Mächler, "Accurately computing
+# log(1 − exp(−|a|))", 2012).
 _FINAL_OWN = """
     exp(softplus(a) * -0.5) => exp(relu(a) * -0.5) * sqrt(sigmoid(abs(a)))
     exp(softplus(a) * 0.5) => exp(relu(a) * 0.5) * sqrt(1 + exp(-abs(a)))
@@ -399,6 +416,7 @@ _FINAL_OWN = """
     log(exp(a) + exp(b)) => where(a == b, a + LN2, maximum(a, b) + log1p(exp(-abs(a - b))))
 """
 
+# tanh(log t) = (1 − t⁻²)/(1 + t⁻²) with t⁻¹ = σ(−a), and 1 − t⁻¹ = σ(a).
 _FLOAT64 = """
     tanh(softplus(a)) => sigmoid(a) * (1 + sigmoid(-a)) / (1 + sigmoid(-a) * sigmoid(-a))
     exp(softplus(a) * -0.5) => sqrt(sigmoid(-a))

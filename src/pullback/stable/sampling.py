@@ -109,11 +109,15 @@ def points_near(
 
 def thresholds(form: Format) -> list[float]:
     """Positive numbers at which common formulas change regime in a format: overflow, underflow, absorption by 1."""
-    # As multiples of ln 2: where eˣ overflows, is subnormal, is 0; where 1 + eˣ and tanh x round to 1.
+    # As multiples of ln 2, with p digits and the smallest subnormal 2^smallest: eˣ overflows from 2^(max_exponent + 1)
+    # on; e⁻ˣ is subnormal below 2^min_exponent, and rounds to 0 from half of the smallest number on. 1 + e⁻ˣ rounds to
+    # 1 where e⁻ˣ ≤ 2⁻ᵖ, half the distance to the next number; 1 − e⁻ˣ where e⁻ˣ ≤ 2^(−p − 1), since numbers below 1
+    # are twice as dense. 1 − tanh x ≈ 2 e^(−2x) is that small from x = (p/2 + 1) ln 2 on.
     p, smallest = form.mantissa + 1, form.min_exponent - form.mantissa
     exponents = [form.max_exponent + 1, -form.min_exponent, -smallest, 1 - smallest, p - 1, p, p + 1, p / 2 + 1]
     exponential = [math.log(2) * k for k in exponents]
     gaussian = [math.sqrt(2 * x) for x in exponential]  # of exp(−x²/2), and over √2 of exp(−x²)
+    # where x² overflows, where it is subnormal, and where 1 + x and 1 + x² round to 1
     powers = [2.0 ** ((form.max_exponent + 1) / 2), 2.0 ** (form.min_exponent / 2), 2.0**-p, 2.0 ** (-p / 2)]
     return [*exponential, *(x / 2 for x in exponential), *gaussian, *(x / math.sqrt(2) for x in gaussian), *powers]
 

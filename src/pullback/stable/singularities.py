@@ -65,9 +65,18 @@ _MOST_POINTS = 12
 """Places of a kind, the nearest to 0: a periodic function has infinitely many."""
 _GRID = np.linspace(-128.0, 128.0, 2049)
 """Further points of singular subterms besides the samples, which end at the ends of the domain."""
-_GRID_PARTS, _GRID_ROUNDS = 16, 7  # 16⁷: more numbers than lie between two samples
+_GRID_PARTS, _GRID_ROUNDS = 16, 7
+"""Parts of an interval in a round, and rounds.
+
+A sample has every power of two, of float32 2²³ numbers apart, and a search keeps one in a few of its points. A change
+of sign is found to the last number: its interval shrinks by 16⁷ = 2²⁸. That of a dip or peak keeps two parts in a round
+and shrinks by 8⁷ = 2²¹, to a few dozen numbers.
+"""
 _ASIDE, _DEEP = 2**16, 8
-"""Offset from a root or pole of even order, in steps, and by how many powers of two a term changes over it."""
+"""Offset from a root or pole of even order, in steps, and by how many powers of two a term changes over it.
+
+At a root of order k, |f| ≈ C hᵏ: from some 2⁵ steps away to 2¹⁶ it grows by 2^(11k), and k is at least 2.
+"""
 
 
 def critical_points(target: Term, name: str, known: TargetSamples, dtype: torch.dtype) -> list[float]:
@@ -158,7 +167,11 @@ def _narrowed(target: Term, name: str, dtype: torch.dtype, low: Floats, high: Fl
 
 
 _LITERAL_DIGITS = 16
-"""Significant digits of a literal that nobody types."""
+"""Significant digits of a literal that nobody types.
+
+Float64 tells all decimals of 15 digits apart, so a typed one is written back as it was. A number whose shortest decimal
+has 16 or 17 digits was computed.
+"""
 _MOVED = 2.0**-20
 """A relative change of the value that shows in float32."""
 
@@ -171,7 +184,7 @@ def moved_hole(target: Term, near: TargetSamples) -> tuple[Term, int] | None:
         near: samples of it around these points.
     """
     for literal in _literals(target):
-        rounded = const(literal.value * (1 + Fraction(1, 2**53)))
+        rounded = const(literal.value * (1 + Fraction(1, 2**53)))  # the largest relative error of rounding to float64
         (other,) = exact([substitute(target, {literal: rounded})], near.points)
         change = np.abs(other.high - near.exact)
         with np.errstate(invalid="ignore"):

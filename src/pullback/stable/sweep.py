@@ -1,10 +1,10 @@
 """Measurement of a function of one variable at every float32 number, in chunks that any executor runs.
 
-A chunk is 2²⁰ consecutive inputs. Exact values come from float64 bounds where these are within 2⁻⁸ ulp of each other
-(which makes an error in ulp correct to 0.004), and from the oracle elsewhere. If too many points are left, the oracle
-evaluates some, and the rest count as undecided. Bounds are the tighter ones of the term as written and of equal terms.
-They rest on an assumed error of PyTorch's float64 kernels, which the oracle tests at the ends of each block and at
-random points inside: where it refutes the assumption, the block is undecided.
+A chunk is 2²⁰ consecutive inputs. Exact values come from float64 bounds where these are within 2⁻⁷ ulp of each other
+(their middle is then within 2⁻⁸ ulp, and an error in ulp correct to 0.004), and from the oracle elsewhere. If too many
+points are left, the oracle evaluates some, and the rest count as undecided. Bounds are the tighter ones of the term as
+written and of equal terms. They rest on an assumed error of PyTorch's float64 kernels, which the oracle tests at the
+ends of each block and at random points inside: where it refutes the assumption, the block is undecided.
 
 Finished chunks are written to a file (`Ledger`): one line of JSON each, after a line that identifies the measurement.
 Lines are appended; an incomplete last line is dropped, so an interrupted measurement resumes.
@@ -46,7 +46,7 @@ _FINITE = tuple(i for i in range(2**32 // CHUNK) if (i * CHUNK >> 23) & 0xFF != 
 
 _FORMAT = format_of(torch.float32)
 _BLOCK = 2**17
-_SETTLED = 2.0**-8
+_SETTLED = 2.0**-8  # ulp: how far the middle of two bounds may be from the exact value
 _ASKED = 512
 _TESTED = 4
 """Points of a block at which the bounds are tested, and at most how many are asked of the oracle."""
@@ -198,11 +198,11 @@ def _merge_answers(truth: Truth, answer: Truth, points: np.ndarray[Any, Any]) ->
 
 
 def _settle_by_bounds(interval: Interval) -> Truth:
-    """Settle points by bounds: values within 2⁻⁸ ulp, values beyond float32's range, and points without a value."""
+    """Settle points by bounds: values known to 2⁻⁸ ulp, values beyond float32's range, and points without a value."""
     low, high = interval.low.numpy(), interval.high.numpy()
     beyond = 2.0 ** (_FORMAT.max_exponent + 1)
     with np.errstate(over="ignore", invalid="ignore"):
-        middle = low / 2 + high / 2
+        middle = low / 2 + high / 2  # low + high may overflow
         close = high - low <= np.ldexp(2 * _SETTLED, _FORMAT.ulp_exponent(middle))
     value = np.where(low >= beyond, np.inf, np.where(high <= -beyond, -np.inf, middle))
     settled: Mask = close | np.isinf(value) & ((low >= beyond) | (high <= -beyond))

@@ -206,7 +206,8 @@ def _number(value: Fraction) -> str:
 class Poly:
     """t^power · P(u) with t = (x − centre) − rest, and u = t² if the function is even or odd about the centre, else t.
 
-    The constant of P carries more digits than the type has: `tail` is its rounding error.
+    The constant of P carries more digits than the type has: `tail` is its rounding error. Near the centre P is the
+    constant plus little, so the error of its sum is that of a single addition, half an ulp, and little more.
 
     Attributes:
         coefficients: of P, from the constant up.

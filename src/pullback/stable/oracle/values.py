@@ -27,7 +27,11 @@ from pullback.stable.oracle.limits import NoValue, limit, why_no_value
 from pullback.stable.term import Term
 
 PRECISIONS = (96, 192, 480, 1024, 2048, 4096, 8192)
-"""Working precisions, in bits, until a value is settled. 480: for differences that vanish below `NEGLIGIBLE`."""
+"""Working precisions, in bits, until a value is settled.
+
+480: the ball of a difference of ordinary numbers has a radius of about 2⁻ᵖ at p bits, so one that is 0 is below
+`NEGLIGIBLE`, 2⁻⁴⁰⁰, from 400 bits and some on.
+"""
 
 _HELD = 2**26
 """Bits of balls that are held at once: points are taken in blocks."""
@@ -148,7 +152,9 @@ def _as_balls(values: Column) -> Column:
 _PRECISIONS = (1, 2, 4, 8, 16, 32)  # times the first
 _ROOT_VALUE = 2.0**-400  # a value that small, of unknown sign, counts as 0
 _TINY = 2.0**-1074  # where the root is 0, no relative tolerance is met
-_SHRINKS = 2.0**-20  # how much smaller a continuous term becomes at least, towards its root
+# How much smaller a continuous term becomes at least, towards its root. At a pole or a jump the sign changes, too, but
+# the values do not shrink.
+_SHRINKS = 2.0**-20
 
 
 def root_between(term: Term, name: str, a: float, b: float, bits: int = 120) -> tuple[float, float]:

@@ -6,8 +6,11 @@ matches too often is suspended for some iterations (egg's backoff scheduler).
 
 Besides its proven equalities, a class knows its value in ball arithmetic at a few generic points. These *witnesses* do
 two things. A merge whose values differ is refused, so an unsound rule (a/a → 1 at 0, √a² → a) does no harm. And classes
-whose values agree to 120 bits at all points are merged, where no kink is in them: analytic functions that agree there
-are equal, so constants fold and identities without a rule are found.
+whose values agree to 120 bits at all points are merged, where no kink is in them: so constants fold, and identities
+without a rule are found. That is evidence and no proof: if the digits of unequal functions are as good as random, they
+agree at six points with a chance of 2⁻⁷²⁰. Kinks are excluded since |x| and x agree at all points x > 0, whereas
+analytic functions that agree on an interval agree everywhere (the identity theorem). What a search finds is measured
+against exact values.
 
 `ClassTruths` has the exact value of every class at the samples. A class has many nodes; the ball of one may be wide
 where it cancels, that of another tight. At every sample the tightest is kept.
@@ -36,7 +39,7 @@ Node = tuple[Any, ...]
 
 _KINKED = frozenset(name for name, op in OPS.items() if not op.is_analytic)
 _BITS = 256  # of a witness
-_KEY_BITS = 120  # in which two witnesses must agree
+_KEY_BITS = 120  # in which two witnesses must agree; known to 20 more, one in 2²⁰ is too near a tie to have one key
 _SMALL = 10**6  # of a folded rational's parts
 
 
@@ -90,7 +93,7 @@ class EGraph:
             self.union(made, self.add((CONST, folded)))
         if self._has_kink(node):
             self._kinked.add(made)
-        # Two analytic functions that agree at generic points are equal, but |x| and x agree wherever x > 0.
+        # Analytic functions that agree at generic points are taken to be equal, but |x| and x agree wherever x > 0.
         key = None if made in self._kinked else self._key(value)
         if key is not None and (twin := self._by_value.setdefault(key, made)) != made:
             self.union(made, twin)

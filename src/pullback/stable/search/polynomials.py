@@ -1,8 +1,11 @@
 """Polynomials fitted to exact values where every formula cancels: at zeros, removable singularities, infinity.
 
 About a centre c, with t = x − c, a target is t^p P(t), with p the order of its zero or pole and P in t² if it is even
-or odd about c. P minimises the relative error at Chebyshev nodes, in the sense of least squares. Its coefficients are
-rounded to the working dtype one by one, and after each the remaining ones are fitted anew, to absorb the rounding.
+or odd about c. P minimises the relative error at Chebyshev nodes, in the sense of least squares. With equal weights
+that is nearly a truncated Chebyshev series, whose largest error is at most 4 + (4/π²) log(n + 1) times the least that
+degree n allows, 5.1 times for n = 12 (Trefethen, "Approximation theory and approximation practice", chapter 16).
+Its coefficients are rounded to the working dtype one by one, and after each the remaining ones are fitted anew, to
+absorb the rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from pullback.stable.term import POLY, Poly, Term, const, substitute, var
 _NODES = 49
 _DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 _TOLERANCE = {torch.float32: 2.0**-26, torch.float64: 2.0**-32}
-"""Relative error of the fit, by the type that computes: below a rounding of float32, or well below it."""
+"""Relative error of the fit, by the type that computes: a quarter of a rounding of float32, 2⁻²⁴, or 2⁻⁸ of it."""
 
 
 def fits(
@@ -94,6 +97,7 @@ def _fit(
 
     They minimise the relative errors in the sense of least squares: Σᵢ (P(uᵢ) / yᵢ − 1)² with y = value / t^power.
     """
+    # t = r cos θ with equidistant θ, so t² = r² (1 + cos 2θ)/2 is distributed as Chebyshev nodes of [0, r²] are
     u = t * t if even else t
     unit = radius * radius if even else radius
     with np.errstate(all="ignore"):
@@ -110,7 +114,7 @@ def _fit(
             if scale == 0.0 or not np.isfinite(solution[0] / scale):
                 return None
             rounded = float(torch.tensor(solution[0] / scale, dtype=torch.float64).to(dtype))
-            if j == 0:
+            if j == 0:  # solution − rounded is exact, and rounded + tail has at most 53 bits
                 tail = float(torch.tensor(solution[0] - rounded, dtype=torch.float64).to(dtype))
                 rounded += tail
             made.append(rounded)

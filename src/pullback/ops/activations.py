@@ -59,8 +59,9 @@ def _leaky_relu(given: Arguments) -> str:
 def tanh_softplus(x: Tensor, e: Tensor) -> Tensor:
     """Return tanh(softplus(x)) as a start, 1 or e, less a correction, with e = exp(−|x|).
 
-    With t = 1 + eˣ, tanh(log t) = (t² − 1) / (t² + 1). For x > 0 that is 1 − 2 e² / (2 (e² + e) + 1); otherwise, with
-    e = eˣ, it is e − e² (e + 1) / (e² + 2 (e + 1)). The correction is at most 2/5 of the start, so no digits cancel.
+    With t = 1 + eˣ, tanh(log t) = (t² − 1) / (t² + 1). For x > 0 that is 1 − 2 e² / (2 (e² + e) + 1); otherwise, with e
+    = eˣ, it is e − e² (e + 1) / (e² + 2 (e + 1)). The correction is at most 2/5 of the start, at x = 0, where the value
+    is 3/5: its error is amplified by at most 2/3, and that of the start by 5/3.
     """
     above, square = x > 0, e * e
     start, share = torch.where(above, 1.0, e), torch.where(above, 2.0, e + 1)

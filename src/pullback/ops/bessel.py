@@ -1,8 +1,8 @@
 """Modified Bessel functions of the first kind, and the same times e^(−|x|).
 
-The derivatives are those of Abramowitz and Stegun 9.6.27 and 9.6.28: I₀′ = I₁ and I₁′ = I₀ − I₁/x, whose limit at 0 is
-1/2. The scaled functions e^(−|x|) I(x) have the derivative e^(−|x|) I′(x) − sign(x) e^(−|x|) I(x): i0e has a kink at 0,
-and i1e a jump of its second derivative.
+The derivatives are I₀′ = I₁ (DLMF 10.29.3) and I₁′ = I₀ − I₁/x (10.29.2), whose limit at 0 is 1/2, since I₁ ≈ x/2. The
+scaled functions e^(−|x|) I(x) have the derivative e^(−|x|) I′(x) − sign(x) e^(−|x|) I(x): i0e has a kink at 0, and i1e
+a jump of its second derivative.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _ball(order: int, scaled: bool = False) -> Callable[[Any], Any]:
 
 
 def _i1e_bounds(a: Interval) -> Interval:
-    # It grows between ∓1.545, with a slope of at most 1/2 and up to 0.2180, and falls beyond.
+    # It grows between ∓1.5451, with a slope of at most 1/2 and up to 0.2191, and falls beyond.
     falls = (a.low >= 1.6) | (a.high <= -1.6)
     near = lipschitz(torch.special.i1e, 0.5, 0.22)(a)
     far = monotone(torch.special.i1e, -1)(a)

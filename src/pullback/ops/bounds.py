@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 
 KERNEL = 2.0**-48
-"""Assumed relative error of a float64 kernel."""
+"""Assumed relative error of a float64 kernel: an ulp is at most 2⁻⁵² of a number."""
 
 ROUNDING = 2.0**-52
-"""Bound on the relative error of an arithmetic operation."""
+"""Bound on the relative error of an arithmetic operation.
+
+It is 2⁻⁵³, and half an ulp. |b| 2⁻⁵² is one to two ulp of b, so that the rounding of b ± |b| 2⁻⁵² leaves at least one.
+"""
 
 _TINY = 2.0**-1060
-"""Bound on the error of rounding to a subnormal number."""
+"""Bound on the error of rounding to a subnormal number: 2¹⁴ times the distance between these."""
 
 _LARGEST = torch.finfo(torch.float64).max
 
@@ -137,6 +140,9 @@ def corners(
 ) -> Interval:
     """Return the bounds of a function of two operands that is monotone in each, where `valid` holds.
 
+    The direction may depend on the other operand: for each b the extremes over a are at its ends, and there those over
+    b are at its ends.
+
     A NaN corner counts as 0. That is the value of 0 · x for every attained x, since an infinite end is not attained,
     and for ∞/∞ the other corners bound the values.
     """
@@ -163,7 +169,10 @@ def even(of_size: Bounds) -> Bounds:
 
 
 def lipschitz(run: Callable[[Tensor], Tensor], slope: float, most: float) -> Bounds:
-    """Bounds of a function with |f′| ≤ slope and |f| ≤ most, by its value in the middle of the interval."""
+    """Bounds of a function with |f′| ≤ slope and |f| ≤ most, by its value in the middle of the interval.
+
+    |f(x) − f(m)| ≤ slope · |x − m|, by the mean value theorem.
+    """
 
     def bounds(a: Interval) -> Interval:
         middle, radius = centre(a)

@@ -18,7 +18,7 @@ _NOT_QUICK = {"mpmath": "quick forms have no such op"}
 
 
 def _erfcx_ball(a: Any) -> Any:
-    """Return e^(a²) erfc(a), where that is huge times tiny as U(1/2, 1/2, a²)/√π (Abramowitz and Stegun 13.6.39)."""
+    """Return e^(a²) erfc(a), where that is huge times tiny as U(1/2, 1/2, a²)/√π (DLMF 7.11.5)."""
     if a > LARGE:
         half = type(a)(0.5)
         return (a * a).hypgeom_u(half, half) * type(a).pi().rsqrt()
@@ -39,25 +39,28 @@ def _qgauss_ball(a: Any) -> Any:
 
 
 def _ndtri_ball(a: Any) -> Any:
-    """Return Φ⁻¹(a) = −√2 erfc⁻¹(2a); nan at 0 and 1, where arb has the whole line."""
+    """Return Φ⁻¹(a) = −√2 erfc⁻¹(2a), from Φ(x) = erfc(−x/√2)/2; nan at 0 and 1, where arb has the whole line."""
     value = -type(a)(2).sqrt() * (2 * a).erfcinv()
     return value if value.is_finite() or not a.is_exact() else type(a)("nan")
 
 
 def gauss(a: Tensor) -> Tensor:
-    """Return e^(−a²/2), within 2 ulp."""
+    """Return e^(−a²/2), as accurate as a product of two exponentials: 2.01 ulp are the most measured in float32."""
     return _exp_of_square(a, -0.5)
 
 
 def qgauss(a: Tensor) -> Tensor:
-    """Return e^(−a²/4), within 2 ulp."""
+    """Return e^(−a²/4), as accurate as `gauss`."""
     return _exp_of_square(a, -0.25)
 
 
 def _exp_of_square(a: Tensor, factor: float) -> Tensor:
-    # a² is rounded, and exp multiplies that error by a²/2. With a = h + r, h of half the digits, h² is exact and
-    # a² − h² = (a − h)(a + h) is small: e^(ca²) = e^(ch²) e^(c(a − h)(a + h)). Veltkamp's splitting gives h; where
-    # it overflows, or a is so large that the result is 0 in every dtype, a itself is used.
+    # a² is rounded, and exp multiplies that error by a²/2. With a = h + r, h of half the digits, h² is exact and a² −
+    # h² = (a − h)(a + h) is small: e^(ca²) = e^(ch²) e^(c(a − h)(a + h)). The second exponent is at most 2⁻¹¹ ca² in
+    # float32, so its rounding errors do not show. Veltkamp's splitting gives h: with C = 2ˢ + 1, h = Ca − (Ca − a) has
+    # p − s of p digits, 12 of 24 and 26 of 53, and a − h is exact (Dekker, "A floating-point technique for extending
+    # the available precision", Numerische Mathematik 18, 1971). Beyond 10⁶ the result is 0 in every dtype:
+    # larger numbers are cut there, since Ca overflows for the largest.
     split = 4097.0 if a.dtype == torch.float32 else 134217729.0
     near = torch.clamp(a, -1e6, 1e6)
     scaled = near * split
@@ -134,7 +137,7 @@ OPS = (
         name="ndtri",
         aten=("special_ndtri",),
         value=torch.special.ndtri,
-        partials=("exp(0.5*(ndtri(a)*ndtri(a)))/INV_SQRT_2PI",),
+        partials=("exp(0.5*(ndtri(a)*ndtri(a)))/INV_SQRT_2PI",),  # 1/φ(Φ⁻¹(a))
         ball=_ndtri_ball,
         bounds=monotone(torch.special.ndtri, outside=lambda a: (a.high < 0) | (a.low > 1)),
         mpmath=lambda mp, a: mp.sqrt(2) * mp.erfinv(2 * a - 1),

@@ -65,7 +65,7 @@ OPS = (
         name="asinh",
         aten=("asinh",),
         value=torch.asinh,
-        partials=("1/hypot(1, a)",),
+        partials=("1/hypot(1, a)",),  # √(1 + a²), where a² may overflow
         ball=method("asinh"),
         bounds=monotone(torch.asinh),
         mpmath="asinh",
@@ -77,7 +77,7 @@ OPS = (
         name="acosh",
         aten=("acosh",),
         value=torch.acosh,
-        partials=("1/(sqrt(a - 1)*sqrt(a + 1))",),
+        partials=("1/(sqrt(a - 1)*sqrt(a + 1))",),  # √(a² − 1), where a² may overflow, and cancels rounded
         ball=method("acosh"),
         bounds=monotone(torch.acosh, outside=lambda a: a.high < 1),
         mpmath="acosh",

@@ -30,6 +30,7 @@ def power_ball(a: Any, b: Any) -> Any:
 
 
 def _pow_bounds(a: Interval, b: Interval) -> Interval:
+    # aᵇ is monotone in each operand for a ≥ 0. For a < 0 it is ±|a|ᵇ, where b is an integer that is known.
     whole = (b.low == b.high) & (b.low == b.low.round())
     valid = (a.low > 0) | ((a.low >= 0) & (b.low > 0)) | ((a.high < 0) & whole)
     size = corners(torch.pow, absolute(a), b, KERNEL, valid)

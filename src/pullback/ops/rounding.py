@@ -14,7 +14,11 @@ _NOT_QUICK = {"mpmath": "quick forms with it are not disputed"}
 
 
 def _round_reading(given: Given) -> str | None:
-    """Return the nearest integer, of two the even one."""
+    """Return the nearest integer, of two the even one.
+
+    At a tie x = n + 1/2 it is 2 ⌊x/2 + 1/2⌋: x/2 + 1/2 = n/2 + 3/4, whose floor is n/2 for even n and (n + 1)/2 for
+    odd.
+    """
     tie = "where(self - floor(self) == 0.5, 2*floor(0.5*self + 0.5), floor(self + 0.5))"
     return None if "decimals" in given else tie
 

@@ -12,7 +12,10 @@ from pullback.ops.record import Continuity, Given, PointwiseOp, Rounding, TermOp
 
 _PYTORCH = {"lowering": "left to PyTorch's kernel"}
 _LARGER = "where({0} == {1}, 0.5, where({0} > {1}, 1, 0))"
-"""The derivative of a maximum by its first operand: shared at ties, as in PyTorch."""
+"""The derivative of a maximum by its first operand: shared at ties, as in PyTorch.
+
+max(a, b) = (a + b + |a − b|)/2, and |a − b| has the subgradient 0 at a tie, which leaves 1/2 to each.
+"""
 
 
 def where_ball(condition: bool | None, a: Any, b: Any) -> Any:

@@ -3,7 +3,8 @@
 log σ(x) = min(x, 0) − log(1 + e), softplus(x) = max(x, 0) + log(1 + e) and σ(±x) share e = exp(−|x|); the tanh of a
 softplus is a quotient of polynomials in e.
 
-Over rows, log softmax(x) = x − m − log Σ exp(x − m), m = max x. Its vjp is g − exp(y) Σ g for the result y. The g that
+Over rows, log softmax(x) = x − m − log Σ exp(x − m), m = max x. Its vjp is g − exp(y) Σ g for the result y, since
+∂yᵢ/∂xⱼ = δᵢⱼ − exp(yⱼ). The g that
 a loss on classes k sends back is −s at k and 0 elsewhere, for one number s in each row: so the vjp of both is s exp(y),
 less s at k, and g need not be materialised.
 """
@@ -27,7 +28,7 @@ aten = torch.ops.aten
 _MEAN = 1
 """The reduction of a loss to its mean, as ATen has it."""
 _FLAT = 20
-"""From where on the tanh of a number is 1 in every dtype."""
+"""From where on the tanh of a number is 1 in every dtype: 1 − tanh 20 = 8.5·10⁻¹⁸ is below 2⁻⁵⁴."""
 _OF = "reduced for"
 """Key of `fx.Node.meta`: the name of the node that a reduction was written for."""
 

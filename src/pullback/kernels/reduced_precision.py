@@ -7,8 +7,9 @@ vectors in which a sum has lost more than some bits, and recompute these with fu
 The error of the short functions is bounded to first order, as rounding errors are (Higham, Accuracy and Stability of
 Numerical Algorithms, 2nd ed., sections 3.1 and 3.4): relative errors of factors add up, a square root halves one, a sum
 of terms of one sign has at most the largest of theirs, and cancellation amplifies them by at most the factor that the
-guard admits. A region whose rounded result might be off by more than 2⁻³⁰ relatively, 1/64 of a unit in the last place
-of float32, is computed with full precision.
+guard admits. The roundings of float64 themselves, 2⁻⁹ of a unit of these bounds each, are not counted. A region whose
+rounded result might be off by more than 2⁻³⁰ relatively, 1/64 of a unit in the last place of float32, is computed with
+full precision.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ERRORS: Mapping[object, int] = {
     target: lowering.short_error for target, lowering in lowerings.LOWERINGS.items() if lowering.short_error
 }
 """Functions of `include/short.h`, and bounds on their relative errors in units of 2⁻⁴⁴."""
-_LIMIT = 2**14
+_LIMIT = 2**14  # 2⁻³⁰
 _MOST_BITS, _FEWEST_BITS = 10, 6
 """How many bits a sum may lose: of less, too many vectors would be computed twice."""
 
@@ -134,6 +135,8 @@ class _Errors:
         a, b = node.args
         if self._signed(a) * self._signed(b) == _SUMS[node.target]:
             return max(errors)
+        # The guard admits |s| ≥ 2^−bits |a| of a sum s = a ± b. Then |b| ≤ |a| + |s| ≤ (2^bits + 1) |s|, and the error
+        # εₐ|a| + ε_b|b| is at most (εₐ + ε_b)(2^bits + 1) |s|. Of an exact term the bound is not needed.
         guarded = a if errors[0] else b
         assert isinstance(guarded, fx.Node)
         self.guards[node] = guarded

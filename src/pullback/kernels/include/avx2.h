@@ -126,8 +126,8 @@ static inline N odd(W n, Q) { return {(__m256d)_mm256_slli_epi64(n, 63)}; }
 static inline F turned(F x, W n) { return times_sign(x, (F)_mm256_slli_epi32(n, 30)); }
 static inline Q turned(Q x, W n) { return times_sign(x, (Q)_mm256_slli_epi64(n, 62)); }
 
-// 2^n and 2^(n-1) where they are normal numbers, and x 2^n in two steps, as 2^n may not be; n is whole. A sum with 3/2 of
-// the power of 2 at which numbers are whole has n among its last bits, from where it goes to those of the exponent.
+// 2^n and 2^(n-1) where they are normal numbers, and x 2^n in two steps, as 2^n may not be; n is whole. A sum with 3/2
+// of the power of 2 at which numbers are whole has n among its last bits, from where it goes to those of the exponent.
 static inline F shifted(F n, float bias) { return (F)_mm256_slli_epi32((__m256i)(n + set(0x1.8p23f + bias, n)), 23); }
 static inline Q shifted(Q n, double bias) { return (Q)_mm256_slli_epi64((__m256i)(n + set(0x1.8p52 + bias, n)), 52); }
 static inline F power(F n) { return shifted(n, 127); }
@@ -140,7 +140,9 @@ template <class R> static inline R scaled(R x, R n) {
 }
 
 // x = 2^exponent mantissa, the mantissa from 3/4 to 3/2. The exponent of zero and of infinity is infinite, the mantissa
-// of a negative number is a NaN.
+// of a negative number is a NaN. Half of the range of mantissa bits, added to the pattern, carries into the exponent of
+// numbers from 3/2 of a power of 2 on, which thus have a larger one and a mantissa below 1. Subnormal numbers are
+// multiplied by 2^24, or 2^54, before, which makes them normal.
 template <class R> struct Parts {
   R exponent, mantissa;
 };

@@ -11,7 +11,10 @@ static inline int64_t shares_of(int64_t rows) {
   return rows < 2 * FEW ? 1 : rows < SHARES * FEW ? rows / FEW : SHARES;
 }
 
-// Adds to a sum and returns what is rounded off.
+// Adds to a sum and returns what is rounded off: before + x = after + lost exactly, whichever is larger (Knuth, "The
+// Art of Computer Programming", volume 2, section 4.2.2, theorem B). Sums of both are as accurate as in twice the
+// precision, then rounded (algorithm Sum2 of Ogita, Rump, Oishi, "Accurate sum and dot product", SIAM J. Sci. Comput.
+// 26, 2005).
 static inline double add(double& sum, double x) {
   const double before = sum, after = before + x, part = after - before;
   const double lost = (before - (after - part)) + (x - part);

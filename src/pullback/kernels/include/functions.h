@@ -8,7 +8,9 @@
 //
 // The errors in ulp are the largest of all floats and of some millions of doubles on AVX-512; of functions of doubles,
 // the largest of 120 000 doubles of all sizes, beside the error of PyTorch 2.13 on such numbers.
-// `benchmarks/kernel_functions.py` measures both. `benchmarks/kernel_coefficients.py` defines and fits the polynomials p.
+// `benchmarks/kernel_functions.py` measures both. `benchmarks/kernel_coefficients.py` defines and fits the polynomials
+// p, on the interval that the reduction of the argument leaves and a little more. Their errors are well below that of a
+// rounding: at most some 2^-27.6 of a float's function, and 2^-55.4 of a double's.
 
 #define UNARY(name) template <class V> static inline V name(V x)
 #define BINARY(name) template <class V> static inline V name(V x, V y)
@@ -32,7 +34,9 @@ template <class V> static inline V c(double value) { return set(value, V{}); }
   static inline F name(F x) { return narrow(name(wide(x))); }                \
   static inline Q own_##name(Q x)
 
-// Where results become infinite, zero, one, or minus one.
+// Where results become infinite, zero, one, or minus one: e^x and erfc x below 2^-150 or 2^-1075, half of the smallest
+// number, and e^x from 2^128 or 2^1024 on; 1 - erf x, and for expm1 e^x, below 2^-25 or 2^-54, half the distance of 1
+// from the number before it.
 template <class R> struct Limits;
 template <> struct Limits<F> {
   static constexpr double EXP_LOW = -110, EXP_HIGH = 89, EXPM1_LOW = -30, ERF_HIGH = 4, ERFC_HIGH = 10.1;
@@ -56,7 +60,10 @@ template <const auto& A, class R> static inline R polynomial(R x) {
   return part_of<A, 0, sizeof(A) / sizeof(double)>(powers);
 }
 
-// x = n log 2 + t, so that e^x = 2^n e^t, with t of at most log(2) / 2. A multiple of LOG2_HIGH by n is exact.
+// x = n log 2 + t, so that e^x = 2^n e^t, with t of at most log(2) / 2. The reduction is Cody and Waite's ("Software
+// manual for the elementary functions", 1980): LOG2_HIGH has 15 digits of 24, or 42 of 53, so that a multiple of it by
+// n is exact. So is x less that: unless n is 0, x is above 1/4 and a multiple of 2^-25 or 2^-54, and so is the
+// difference, which is below 2^24 or 2^53 of these. Only t is rounded.
 template <class R> static inline R power_in_e(R x) { return round(x * c<R>(1.4426950408889634)); }
 template <class R> static inline R less_high(R x, R n) { return fma(n, c<R>(-Of<R>::LOG2_HIGH), x); }
 template <class R> static inline R less_low(R x, R n) { return fma(n, c<R>(-Of<R>::LOG2_LOW), x); }
@@ -85,7 +92,8 @@ FUNCTION(sigmoid) { return share(lt(c<R>(0), x), own_exp(neg(abs(x)))); }
 FUNCTION(mirrored_sigmoid) { return share(lt(x, c<R>(0)), own_exp(neg(abs(x)))); }
 
 // e^x - 1 = 2 (2^(n-1) (t + q) + (2^(n-1) - 1/2)), q = t^2/2 + t^3 p(t) and what t has lost. The large parts are added
-// up with what their sum has lost. With n - 1, the power of 2 is finite where the result is; x is within limits.
+// up with what their sum has lost, sum - u being exact for summands in the order of size (Dekker, Numerische Mathematik
+// 18, 1971). With n - 1, the power of 2 is finite where the result is; x is within limits.
 template <class R> struct Sum {
   R high, low;
 };
@@ -102,7 +110,9 @@ FUNCTION(expm1) {
   return where(lt(abs(x), c<R>(1e-20)), x, y + y);  // or a zero loses its sign, and half of a subnormal number a bit
 }
 
-// h / (k h + 1) of a sum h that is not negative, mended by what the division and the sums have lost.
+// h / (k h + 1) of a sum h that is not negative, mended by what the division and the sums have lost: of y, an
+// approximate (h + rest) / (d + lost), the residual h + rest - y (d + lost) divided by d is the error, but for its
+// square. The sum kh + 1 has lost min - (d - max) exactly, min and max its summands.
 template <class R> static inline R quotient(R h, R rest, double k) {
   const R one = c<R>(1), kh = c<R>(k) * h, d = kh + one;
   const R lost = fma(c<R>(k), rest, least(one, kh) - (d - most(one, kh)));
@@ -129,9 +139,10 @@ FUNCTION(near_cosh) {
   return d + (c<R>(0.25) / d + lost);
 }
 
-// With u = 2^e (1 + f), f from -1/4 to 1/2, log(1 + f) = f - (f^2/2 - s (f^2/2 + z p(z))) with s = f / (2 + f) and
-// z = s^2, from the series of 2 artanh s; this arrangement, in which f is exact, is that of FreeBSD's msun.
-// log(u + lost) is larger by lost / u. 0.93 ulp, as log1p.
+// With u = 2^e (1 + f), f from -1/4 to 1/2, log(1 + f) = f - (f^2/2 - s (f^2/2 + z p(z))) with s = f / (2 + f) and z =
+// s^2, from log(1 + f) = 2 artanh s = 2s + s z p(z) and 2s = f - s f = f - f^2/2 + s f^2/2; this arrangement, in which
+// f is exact (Sterbenz's lemma, as 1 + f is from 3/4 to 3/2), is that of FreeBSD's msun. s is from -1/7 to 1/5, so z is
+// at most 1/25. log(u + lost) is larger by lost / u, but for half its square. 0.93 ulp, as log1p.
 template <class R> static inline R log_and(R u, R more) {
   const Parts<R> parts = parts_of(u);
   const R f = parts.mantissa - c<R>(1), s = f / (c<R>(2) + f), z = s * s, half = c<R>(0.5) * f * f;
@@ -147,7 +158,7 @@ FUNCTION(log1p) {
   return with_sign(log_and(u, more), x);
 }
 
-// e^(x y - more) = 2^n (1 + t + low), with what the product has lost.
+// e^(x y - more) = 2^n (1 + t + low), with what the product has lost, which fma(x, y, -product) is exactly.
 template <class R> struct Power {
   R n, t, low;
 };
@@ -158,7 +169,8 @@ template <class R> static inline Power<R> power_of_product(R x, R y, R more) {
 }
 
 // erf x = x + x p(x^2) up to 1. Beyond, of floats it is 1 - e^(-x^2) p(x - 1), where what the square has lost is small
-// beside 1, and the exponential is one that a derivative has beside it; of doubles 1 - e^-(x^2 + p(x - 1)). 1.08 ulp, of floats 1.02.
+// beside 1, and the exponential is one that a derivative has beside it; of doubles 1 - e^-(x^2 + p(x - 1)). 1.08 ulp,
+// of floats 1.02.
 static inline F far_erf(F x, F a) {
   return fma(neg(own_exp(neg(x * x))), polynomial<Of<F>::ERFCX>(a - c<F>(1)), c<F>(1));
 }
@@ -196,9 +208,11 @@ FUNCTION(erfc) {
   return where(lt(a, c<R>(0.75)), near_erfc(x), where(lt(x, c<R>(0)), c<R>(2) - y, y));
 }
 
-// |x| = n pi/2 + t + low, t of at most a little more than pi/4, and sine and cosine of t + low: t + t^3 p(t^2) and
-// 1 - t^2/2 + t^4 p(t^2). The largest part of n pi/2 is taken off exactly, of the next one what is lost is in `low`. A
-// compiler sees that sine and cosine of the same x have this in common. 1.08 ulp.
+// |x| = n pi/2 + t + low, t of at most a little more than pi/4, and sine and cosine of t + low: t + t^3 p(t^2) and 1 -
+// t^2/2 + t^4 p(t^2). The largest part of n pi/2 is taken off exactly: both are multiples of 2^-24, or 2^-53, and the
+// difference is below 1. Of the next one what is lost is in `low`. sin(t + low) is sin t + low cos t, where cos t
+// counts as 1, and cos(t + low) is a function of t^2 + 2 t low. A compiler sees that sine and cosine of the same x have
+// this in common. 1.08 ulp.
 template <class R> struct Turn {
   R n, sine, cosine;
 };
@@ -220,8 +234,8 @@ FUNCTION(near_cos) {
   return turned(where(odd(whole(at.n), x), at.sine, at.cosine), whole(at.n + c<R>(1)));
 }
 
-// atan x = x + x^3 p(x^2) up to 1, and pi/2 less that of 1 / x beyond, with what the quotient and the sum have lost.
-// 1.34 ulp.
+// atan x = x + x^3 p(x^2) up to 1, and pi/2 less that of 1 / x beyond, with what the quotient and the sum have lost:
+// with y the rounded quotient, 1 / a = y + y (1 - y a), but for the square of 1 - y a. 1.34 ulp.
 FUNCTION(atan) {
   const R a = least(c<R>(1e30), abs(x)), one = c<R>(1), zero = c<R>(0), inverse = one / a;
   const auto far = lt(one, a);
@@ -257,7 +271,8 @@ FUNCTION_OF_DOUBLES(log_ndtr) {
 
 // The inverse of Phi, by the rational functions of Wichura (Algorithm AS 241, Applied Statistics 37, 1988): of w = q^2,
 // q = x - 1/2, up to q = 0.425, as q (sqrt(2 pi) + w p(w)); else of r = sqrt(-log(x or 1 - x)). Beyond 0.6, a step of
-// Newton's method removes the rounding errors of q, r and these functions. 3.02 ulp (PyTorch 3.32).
+// Newton's method removes the rounding errors of q, r and these functions, up to r = 26, short of subnormal tails.
+// 3.02 ulp (PyTorch 3.32).
 template <const auto& OVER, const auto& UNDER> static inline Q ratio(Q x) {
   return polynomial<OVER>(x) / polynomial<UNDER>(x);
 }
@@ -278,9 +293,11 @@ FUNCTION_OF_DOUBLES(ndtri) {
   return with_sign(size, q);  // where r is infinite, or NaN, so is the result
 }
 
-// Modified Bessel functions. Up to 8, I0(x) = 1 + z p(z) and I1(x) = x (1/2 + z p(z)) with z = x^2/4; beyond,
-// e^-x I(x) = p(t) / sqrt(x) with t = 16/x - 71/64, and e^x is 2^8 times one that is finite where I(x) is.
-// 3.92 and 3.72 ulp, scaled 3.59 and 3.48 (PyTorch 6.28, 10.06, 5.93 and 7.21).
+// Modified Bessel functions. Up to 8, I0(x) = 1 + z p(z) and I1(x) = x (1/2 + z p(z)) with z = x^2/4; beyond, e^-x I(x)
+// = p(t) / sqrt(x) with t = 16/x - 71/64, and e^x is 2^8 times one that is finite where I(x) is. Up to 8, what z has
+// lost is multiplied by the derivative of the logarithm by z: of I0 it is I1(x) / (sqrt(z) I0(x)), within 4 % of 1 /
+// sqrt(1 + z), and of I1(x) / x it is I2(x) / (sqrt(z) I1(x)), within 9 % of 1 / sqrt(4 + z). 3.92 and 3.72 ulp, scaled
+// 3.59 and 3.48 (PyTorch 6.28, 10.06, 5.93 and 7.21).
 static inline Q near_i0(Q a) {
   const Q h = c<Q>(0.5) * a, z = h * h, one = c<Q>(1);
   const Q y = fma(z, polynomial<Of<Q>::I0_NEAR>(z), one);
@@ -349,7 +366,8 @@ using sleef::tan;
 static inline double turns(F) { return 1e5; }
 static inline double turns(D) { return 1e8; }
 
-// Where SLEEF's asinh and acosh, and our sinh and cosh, stop.
+// Where SLEEF's asinh and acosh, and our sinh and cosh, stop. Beyond, asinh x and acosh x are log 2x, as the next terms
+// of their series, +-1 / (4 x^2), are below any rounding error; and of sinh x and cosh x the rest, e^-x / 2, is.
 static inline double root(F) { return 1e19; }
 static inline double root(D) { return 1e154; }
 static inline double steep(F) { return 87; }
@@ -413,7 +431,8 @@ UNARY(hardswish) { return x * minimum(maximum(x + c<V>(3), ZERO), c<V>(6)) / c<V
 template <class V> static inline V softplus_sum(V x, V scaled, V tail, V beta, V threshold) {
   return where(gt(scaled, threshold), x, (maximum(scaled, ZERO) + tail) / beta);
 }
-// With e = e^-|x|: 1 - 2 e^2 / (2 (e^2 + e) + 1) above 0, and e - e^2 (e + 1) / (e^2 + 2 (e + 1)) below.
+// With e = e^-|x|: 1 - 2 e^2 / (2 (e^2 + e) + 1) above 0, and e - e^2 (e + 1) / (e^2 + 2 (e + 1)) below;
+// `pullback.ops.activations.tanh_softplus` derives it.
 template <class V> static inline V tanh_softplus(V x, V e) {
   const M above = gt(x, ZERO);
   const V two = c<V>(2), square = e * e, next = e + ONE, share = where(above, two, next);

@@ -295,7 +295,8 @@ def softplus_sum(x, scaled, tail, beta, threshold):
     return where(gt(scaled, threshold), x, div(maximum(scaled, c(0.0, x)) + tail, beta))
 
 
-# With e = e^-|x|: 1 - 2 e^2 / (2 (e^2 + e) + 1) above 0, and e - e^2 (e + 1) / (e^2 + 2 (e + 1)) below.
+# With e = e^-|x|: 1 - 2 e^2 / (2 (e^2 + e) + 1) above 0, and e - e^2 (e + 1) / (e^2 + 2 (e + 1)) below;
+# `pullback.ops.activations.tanh_softplus` derives it.
 @triton.jit
 def tanh_softplus(x, e):
     above = gt(x, c(0.0, x))

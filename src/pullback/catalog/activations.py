@@ -130,7 +130,8 @@ def sinc(x: Tensor) -> Tensor:
 _SINC_SERIES = tuple((-1) ** k / factorial(2 * k + 1) for k in range(13))
 """Coefficients of sin(t)/t = Σ (−1)ᵏ t²ᵏ / (2k + 1)!.
 
-At t = π/2 the first omitted term has a third derivative by x of 2e-18.
+At t = π/2 the first omitted term is 1.2e-23, and its third derivative by x is 1.4e-18: below the rounding errors of
+derivatives that are of the order of 1.
 """
 
 

@@ -25,8 +25,8 @@ def log_sigmoid(x: Tensor) -> Tensor:
 def softplus(x: Tensor, beta: float | Tensor = 1.0) -> Tensor:
     """log(1 + e^{βx}) / β for β > 0; derivative σ(βx), second derivative β σ(βx) σ(−βx).
 
-    `torch.nn.functional.softplus` returns x beyond a threshold, where its derivatives jump; here there is none. β may
-    be a tensor, which then has a gradient.
+    `torch.nn.functional.softplus` returns x beyond a threshold, where its derivatives jump; here there is none, as
+    log(1 + e^y) = −log σ(−y), which PyTorch computes without overflow. β may be a tensor, which then has a gradient.
 
     Reference: Dugas et al., "Incorporating second-order functional knowledge for better option pricing", 2001.
     """

@@ -1,8 +1,8 @@
 """Losses of logits whose gradients stay accurate where the model is confident and right.
 
-PyTorch computes the gradient of a cross-entropy as p − 1 for the right class, and 1 − p rounds to 0 in float32 once p
-is above 1 − 6·10⁻⁸, and in bfloat16 above 0.998. Written as functions of the margin, the gradients are products of
-small numbers, and nothing cancels.
+PyTorch computes the gradient of a cross-entropy as p − 1 for the right class, and p rounds to 1 in float32 once it is
+above 1 − 3·10⁻⁸, half the distance of 1 from the number below, and in bfloat16 above 0.998. Written as functions of the
+margin, the gradients are products of small numbers, and nothing cancels.
 
 Shape and dtypes: floating-point logits of any dtype; one loss per sample, not reduced. Kinks: none. Second order:
 derivatives of every order are those of the formulas.

@@ -49,9 +49,11 @@ def safe_sqrt(x: Tensor) -> Tensor:
 def safe_norm(x: Tensor, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
     """Euclidean norm over `dim` (all by default); derivative x/‖x‖. At x = 0 both derivatives are 0.
 
-    The elements are scaled before they are squared, so that the squares neither overflow nor underflow.
+    The elements are scaled before they are squared, so that the squares neither overflow nor underflow: the largest is
+    1, and those that underflow are far below its rounding error.
 
-    Reference: Blue, "A portable Fortran program to find the Euclidean norm of a vector", 1978.
+    Reference: Blue, "A portable Fortran program to find the Euclidean norm of a vector", 1978, who saves the pass for
+    the largest element by three sums, of small, ordinary and large ones.
     """
     scale = _scale(x, dim)
     squares = (x / scale).square().sum(dim, keepdim=True)
@@ -77,8 +79,9 @@ def safe_normalize(x: Tensor, dim: int = -1) -> Tensor:
 def safe_acos(x: Tensor) -> Tensor:
     """arccos x, elementwise; derivative −1/√(1 − x²). At ±1 both derivatives are 0.
 
-    Beyond ±1, which rounding may reach, the value is that at ±1 and the derivatives are 0. It is computed as
-    2 atan2(√(1 − x), √(1 + x)), whose derivative, unlike that of `torch.acos`, does not cancel near ±1.
+    Beyond ±1, which rounding may reach, the value is that at ±1 and the derivatives are 0. With u = √(1 − x) and
+    v = √(1 + x) it is computed as 2 atan2(u, v), since tan(t/2) = √((1 − cos t)/(1 + cos t)). The derivative of this,
+    2 (v u′ − u v′)/(u² + v²), has two terms of one sign: unlike that of `torch.acos`, it does not cancel near ±1.
 
     Reference: Kahan, "Branch cuts for complex elementary functions", 1987, procedure CACOS.
     """

@@ -6,7 +6,7 @@ relaxation, 1 for the identity; for a clamp 1 within the bounds, *the bounds inc
 everywhere. Where x is infinite the derivative is taken as 0; no input but NaN gives NaN.
 
 Reference: Bengio, Léonard, Courville, "Estimating or propagating gradients through stochastic neurons", 2013; for
-the clamp Courbariaux et al., "Binarized neural networks", 2016, equation 4.
+the clamp, which passes g · 1(|x| ≤ 1), Courbariaux et al., "Binarized neural networks", 2016.
 """
 
 from __future__ import annotations

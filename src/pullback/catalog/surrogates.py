@@ -32,7 +32,8 @@ def fast_sigmoid_step(u: Tensor, alpha: FloatOrTensor = 2.0, area: FloatOrTensor
     """area · (1/2 + α u / (2 + 2 α|u|)), the primitive of `spike_fast_sigmoid`."""
     v = _scaled(u, alpha)
     tail = 0.5 / (1 + v.abs())  # the step's distance from its limit: no cancellation, no inf/inf
-    # At 0 autograd takes 0 for the derivative of |v|: the step's tangent replaces it there, with the right slope 1/2.
+    # 1 − tail = 1/2 + v/(2 + 2v) for v > 0. At 0 autograd takes 0 for the derivative of |v|: the step's tangent
+    # replaces it there, with the right slope 1/2.
     return area * torch.where(v == 0, 0.5 + 0.5 * v, torch.where(v > 0, 1 - tail, tail))
 
 

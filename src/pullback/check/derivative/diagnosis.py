@@ -85,6 +85,8 @@ def swapped_with(audit: Audit, result: FirstOrder, comparison: Comparison) -> in
 
 def _is_right_conjugated(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether g f'(x) should have been g conj(f'(x)): for real g, the one is the conjugate of the other."""
+    # The gradient through an analytic f is g conj(f'(x)) in PyTorch's convention. With a complex g, conj(g f'(x)) is
+    # another number, so only a real one decides.
     real = [torch.complex(g.real, torch.zeros_like(g.real)) if g.is_complex() else g for g in result.cotangents]
     try:
         gradient = _vjp_afresh(audit, result, real)[comparison.order]
@@ -130,7 +132,7 @@ _A_PART = 0.5
 _ABOUT_SMALL = 10.0
 """Multiple of the largest small difference."""
 _HALVINGS = 8
-"""Bisections between the example and a variant."""
+"""Bisections between the example and a variant: the difference begins at a point known to 1/256 of the way."""
 
 
 def converges(audit: Audit, case: Case, order: int) -> bool:

@@ -126,6 +126,8 @@ def _blurred(estimate: Estimate, got: Tensor, part: float) -> Tensor:
     """Mask of the elements whose error bar exceeds this part of the largest tangent."""
     if got.shape != estimate.low.shape:
         return torch.zeros_like(estimate.valid)
+    # Ten bars may be as wide as a part of the derivative, or as the rounding of the values themselves, which is all
+    # that there is where the derivative is 0.
     largest = (estimate.low.abs() + got.abs()).nan_to_num(nan=0.0).max() if got.numel() else 0.0
     wide = SIGNIFICANT * estimate.bar > part * largest + NEGLIGIBLE * estimate.magnitude
     return ~estimate.valid | (wide & ~(estimate.flat & (got == 0)))
@@ -136,6 +138,8 @@ def _worst_element(estimate: Estimate, got: Tensor, dtype: torch.dtype) -> tuple
     if got.numel() != estimate.low.numel():
         return 0, float(estimate.low[0]), float(estimate.bar[0])
     gap = torch.maximum(estimate.low - got, got - estimate.high).clamp(min=0).nan_to_num(nan=torch.inf)
+    # An element of a tangent may be a sum of terms as large as the largest element, whence scale.max(). In a narrow
+    # dtype 1000 eps are allowed: 1.2e-4 in float32.
     scale = estimate.low.abs() + got.abs().nan_to_num(nan=0.0)
     precision = max(_AGREEMENT, 1e3 * torch.finfo(dtype).eps)
     excess = gap - SIGNIFICANT * estimate.bar - precision * (scale + scale.max())

@@ -67,6 +67,7 @@ def parted(subject: Subject, case: Case) -> Parted | None:
 
 def _adds_up(runs: Sequence[Sequence[Tensor | None] | None]) -> bool:
     """Whether the gradients differ by the same amounts from run to run, as sums over all calls do."""
+    # Run k of a backward that accumulates in a buffer returns k times the gradient: an arithmetic progression.
     first, second, third = ([g for g in run or () if g is not None] for run in runs)
     if not len(first) == len(second) == len(third):
         return False

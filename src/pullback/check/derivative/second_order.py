@@ -231,6 +231,8 @@ class _Answer:
             return SecondOrder("raised", self.way, expected, bar=bar, error=self.error)
         if math.isnan(expected):
             return SecondOrder("inconclusive", self.way)
+        # `got` sums differences of two gradients. `size` sums the larger of these, whose rounding errors remain in
+        # them. "ok" needs ten bars within a tenth of that, so that an error of a tenth would have shown.
         scale = self.size + abs(expected)
         if not abs(self.got - expected) <= SIGNIFICANT * bar + _AGREEMENT * scale:
             return SecondOrder("wrong", self.way, expected, self.got, bar)
@@ -341,8 +343,10 @@ class _Probe:
         back without one, its part is silently missing, as it would be in a user's sum of losses. Where the output is
         not to be used again, the squares of the inputs are added in place of phi.
         """
-        # With the gradient G of phi, ∇(phi + <u, G>) = ∇phi + H u and H is symmetric, so that
-        # <v, ∇(phi + <u, G>) − ∇phi> = <v, H u> = <u, H v>.
+        # With the Jacobian H of G, ∇(phi + <u, G>) = ∇phi + Hᵀ u, so that
+        # <v, ∇(phi + <u, G>) − ∇phi> = <v, Hᵀ u> = <u, H v>,
+        # as the finite difference of G along v gives it. If G is the gradient of phi, H is symmetric; the Jacobian of
+        # b(x, g) at a fixed g need not be.
         run = forward(self.subject, self.case)
         if way == _AFTER_ANOTHER:
             self.gradient(run, create_graph=False, retain_graph=True)
@@ -395,6 +399,8 @@ def _zeroed(u: Tensor, where: Tensor) -> Tensor:
 
 
 def _phi(run: ForwardRun, weights: list[Tensor]) -> Tensor:
+    # The cotangent of each output is 2 w · out, in the complex case w · conj(2 out), which moves with x: by the product
+    # rule the second derivative has a term through J and one through the cotangent.
     terms = [_real_dot(w, root * root) for w, root in zip(weights, run.roots, strict=True)]
     return torch.stack(terms).sum()
 

@@ -29,11 +29,6 @@ STORED = {
 }
 
 
-def targets(*names: str) -> list[Any]:
-    """Return the overloads that the lowerings of some ops are for."""
-    return [target for name in names for target in _targets(ALL[name])]
-
-
 def _targets(op: PointwiseOp) -> Iterator[Any]:
     if op.lowering is None:
         return

@@ -78,7 +78,6 @@ OPS = (
         bounds=exact(torch.relu),
         mpmath=lambda mp, a: max(a, mp.zero),
         cost=0.5,
-        is_analytic=False,
         pieces=("a", "a", "0"),
         kink="relu at 0",
         continuity=Continuity.KINKS,

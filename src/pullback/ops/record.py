@@ -130,7 +130,7 @@ class TermOp(PointwiseOp):
         cost: number of additions that take the same time, fused in a kernel.
         is_condition: whether the value is a truth value.
         is_commutative: whether the two operands may be exchanged.
-        is_analytic: whether it is analytic wherever it is defined, as the e-graph's identity theorem asks.
+        is_piecewise: whether it is not analytic although `continuity` says smooth: it consists of several functions.
         is_lossy_in_autograd: whether autograd computes its derivative from the rounded result, or from a square.
         pieces: a term t, the op where t is positive, and the op where t is negative, as terms; both hold at t = 0 if
             the op is continuous.
@@ -147,7 +147,7 @@ class TermOp(PointwiseOp):
     cost: float = 1
     is_condition: bool = False
     is_commutative: bool = False
-    is_analytic: bool = True
+    is_piecewise: bool = False
     is_lossy_in_autograd: bool = False
     pieces: tuple[str, ...] = ()
     singular: tuple[str, ...] = ()
@@ -157,6 +157,11 @@ class TermOp(PointwiseOp):
     def is_readable(self) -> bool:
         """Whether it is an op of ATen."""
         return bool(self.aten)
+
+    @property
+    def is_analytic(self) -> bool:
+        """Whether it is analytic wherever it is defined, as the e-graph's identity theorem asks."""
+        return self.continuity is Continuity.SMOOTH and not self.is_piecewise
 
     def term(self, given: Given) -> str | None:
         """Return an ATen call as the text of a term; `None` if the op is not pointwise for these arguments."""

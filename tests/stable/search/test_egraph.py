@@ -91,6 +91,7 @@ def test_analytic_terms_that_agree_at_witnesses_are_merged(left, right):
         ("where(x > 50, 0, x)", "x"),
         ("relu(x + 90)", "x + 90"),
         ("exp(abs(x + 70))", "exp(x + 70)"),
+        ("hypot(x + 90, x + 90)", "sqrt(2)*(x + 90)"),
     ],
 )
 def test_terms_with_kinks_beyond_the_witnesses_are_not_merged(left, right):

@@ -23,6 +23,7 @@ def pack(mask: Tensor, stride: Sequence[int]) -> Tensor:
     """Pack a mask into bits, in the memory order of these strides, without gaps."""
     flat = torch.empty_strided(mask.shape, stride, dtype=torch.uint8, device=mask.device).copy_(mask)
     flat = torch.nn.functional.pad(flat.as_strided((flat.numel(),), (1,)), (0, -flat.numel() % 8))
+    # The i-th element of eight is shifted to bit i. No two share a bit, so their sum is their union, at most 255.
     return (flat.view(-1, 8) << _shifts(mask)).sum(1, dtype=torch.uint8)
 
 

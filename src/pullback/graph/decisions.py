@@ -107,6 +107,9 @@ def is_reproducible(node: fx.Node) -> bool:
     """Whether all kernels give the same bits for the same operands: a value that is computed again is the same."""
     if node.target is operator.getitem or _torch.is_view(node.target) or op_name(node) in _FILLING:
         return True
+    # IEEE 754 rounds +, −, ×, ÷ and √ correctly, so each has one result. Our kernels for the CPU are compiled without
+    # the contraction of a · b + c to one rounding; compilers for a GPU contract. In 16 bits a kernel computes in
+    # float32, so the result is unique only once it is rounded.
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or value.is_complex() or not is_exact(node):
         return False
@@ -126,6 +129,8 @@ def round_before_choices(graph: fx.Graph, results: Iterable[Any]) -> None:
     Ancestors of `results` are rounded only for decisions among these ancestors: outputs then have the same bits with
     and without a derivative.
     """
+    # An unrounded value within half an ulp of a threshold may lie on its other side, so that a mask of the backward
+    # would not be that of the forward.
     ahead = ancestors(results)
     for part in (ahead, set(graph.nodes) - ahead):
         for node in part & ancestors(a for choice in part if _selects(choice) for a in choice.all_input_nodes):

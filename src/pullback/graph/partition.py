@@ -176,6 +176,7 @@ def cotangent_size(out: Tensor) -> tuple[int, ...]:
 def cotangent_stride(out: Tensor) -> tuple[int, ...]:
     """Strides that cotangents are brought to: the output's if it is dense, else row-major ones."""
     dense = sorted((s, n) for s, n in zip(out.stride(), out.shape, strict=True) if n > 1)
+    # Dense: sorted by stride, each is the product of the sizes of the dimensions inside.
     step = 1
     for stride, size in dense:
         if stride != step:
@@ -364,6 +365,11 @@ def _minimum_cut(
     Each value is an edge from "in" to "out" with its price as capacity. Edges between values have infinite capacity, so
     a minimum cut of edges is one of values.
     """
+    # A cheap op needs all its operands. So, by induction along the graph, a value is available to the backward if and
+    # only if every path to it from a source contains a saved value, which may be the value itself. A source has no
+    # other way. For all wanted values at once, that is a cut of the vertices between sources and wanted values, and
+    # splitting each vertex makes it one of edges. The exact and the approximate node of a value are priced apart,
+    # though saving it serves both: where both are cut, the cut counts its bytes twice, and a cheaper set may exist.
     import networkx as nx  # type: ignore[import-untyped]  # here, since it takes a tenth of a second
 
     graph = nx.DiGraph()
@@ -404,6 +410,7 @@ def _price(
         return float("inf")
     if node in inputs:
         return 0.0  # the autograd node keeps every input, for derivatives of higher order
+    # The byte more decides between cuts of equal size: fewer values.
     if bits and node not in outputs and is_packed(value):
         return bytes_of(value.numel()) + 1
     if node in early and value.dtype != torch.bool:
@@ -445,6 +452,9 @@ def _mask(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
     value = like.new_empty_strided(like.shape, like.stride(), dtype=torch.bool)
     made.meta["val"] = with_extents(value, *kind_of(like)[:2]) if has_extents(like) else value
     return made
+
+
+# Each of these derivatives is g where a mask is set, and 0 or slope · g elsewhere: of x it needs one bit an element.
 
 
 def _threshold(graph: fx.Graph, node: fx.Node) -> fx.Node:

@@ -67,6 +67,9 @@ class _Restriction:
         self.graph.lint()
 
     def _add(self, node: fx.Node) -> None:
+        # The backward is B₁ g₁ + B₂ g₂. A node that reads absent cotangents alone is a term of B₂ g₂ and goes; one that
+        # reads both must be jointly linear, to become its part in g₁ with zeros for the rest; one that reads neither
+        # stays.
         absent = self._absent.intersection(node.all_input_nodes)
         present = not self._present.isdisjoint(node.all_input_nodes)
         if node.op == "output":

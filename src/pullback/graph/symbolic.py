@@ -207,6 +207,9 @@ class SymbolicTrace:
 
     def _check_sizes(self, tensor: Tensor) -> None:
         shape, stride, _ = kind_of(tensor)
+        # Passes compare sizes as numbers. Two that are equal must be so in every call, and so by their formulas; so
+        # must the strides of a dense tensor. Sizes 0 and 1, which broadcast, are refused here and, for other calls, by
+        # `numbers`.
         for size in shape:
             formula = getattr(size, "formula", None)
             if size > 1 and self._sizes.setdefault(int(size), formula) != formula:

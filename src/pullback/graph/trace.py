@@ -46,6 +46,8 @@ def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx
 
 def _same_derivative(one: Flat, other: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> bool:
     """Whether two functions of one result, and their gradients, are the same expressions of the inputs."""
+    # Equal numbers mean equal expressions in the inputs, which is enough, not necessary: two forms of one derivative,
+    # as x + x and 2 x, get different numbers, and the formula is refused.
     numbers: dict[Any, int] = {}
     found = []
     for flat in (one, other):
@@ -90,6 +92,8 @@ def functionalise(graph: fx.Graph) -> fx.Node | None:
 
     Some of PyTorch's derivatives fill or mask a tensor that they have just made.
     """
+    # A trace names the tensor after a write by the node that wrote. If no later node reads the old name, no view shares
+    # the memory, and no caller holds it, nothing can tell a write from a new tensor: renaming is what is left.
     order = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if node.op != "call_function" or not _torch.is_mutable(node.target):

@@ -132,6 +132,9 @@ def value_and_gradient(
     chunks: ChunkedLoss, differentiation: Differentiation, tensors: Sequence[Tensor]
 ) -> tuple[Tensor, UnscaledGradient]:
     """Compute both in one pass over the rows, after a pass for the sums on which the gradient depends."""
+    # The gradient of a chunk is linear in the cotangents s = ∂h/∂S of its sums. With a single sum S of one number it is
+    # s · ∂S/∂x, so s may come last, when S is known: one pass. In 16 bits small s would underflow in the chunks, so
+    # there s / max |s| goes in, and max |s| is applied with the cotangent of the loss, in float32.
     shared, rows = chunks.given(tensors)
     dtypes = [chunks.sums[i][1] for i in differentiation.sums]
     if differentiation.alone:

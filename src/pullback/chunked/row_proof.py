@@ -6,6 +6,10 @@ has the result that these rows have within the whole:
 
     inputs ─before→ shared values ─per chunk→ sums over the rows of a chunk
     sums over all rows, shared values ─after→ the result
+
+The proof is by induction along the graph. For a node marked `Rows(d, b)`, the graph of a chunk, run on the rows
+r₀ ≤ r < r₁ of the inputs, gives the part b r₀ ≤ i < b r₁ of dimension d of the whole node. A rule shows that its op
+carries this from operands to result. A sum over rows is the sum of its parts: Σᵣ y(r) = Σ_chunks Σ_{r in chunk} y(r).
 """
 
 from __future__ import annotations

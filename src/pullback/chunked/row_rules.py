@@ -38,6 +38,7 @@ def split_by_rows(module: fx.GraphModule) -> RowSplit | str:
     return why
 
 
+# A proof for each subset: 2¹⁰ at most.
 _MOST_SOURCES = 10
 
 
@@ -81,6 +82,8 @@ def mark_of(proof: RowProof, node: fx.Node) -> Mark:
 
 def _aligned(op: RowOp, shape: Sequence[int]) -> Rows:
     """Rows of a result that is broadcast from the tensors among a node's arguments, whose rows must coincide."""
+    # Broadcasting aligns dimensions from the last one on. An operand without rows must be the same for each of them: of
+    # size 1 there, or expanded.
     given = op.node.all_input_nodes
     found = {(len(shape) - len(shape_of(a)) + r.dim, r.block) for a in given if (r := op.rows(a)) is not None}
     if len(found) > 1:
@@ -151,6 +154,7 @@ def _summed(op: RowOp, x: fx.Node, dims: tuple[list[int], bool] | None, parts: i
     target = aten.sum.default if dims is None else aten.sum.dim_IntList
     total = op.proof.call(target, x, *over, dtype=wide(dtype))
 
+    # A mean over rows divides by the whole number of elements, after the chunks are added: chunks may differ in length.
     def finish(graph: fx.Graph, sums: Sequence[fx.Node]) -> fx.Node:
         (whole,) = sums
         mean = graph.call_function(aten.div.Tensor, (whole, parts)) if parts != 1 else whole
@@ -183,6 +187,8 @@ def _nll(op: RowOp) -> Mark:
         there = call(aten._to_copy.default, call(aten.mul.Tensor, target, valid), dtype=torch.int64)
         weights = call(aten.take.default, call(aten.detach.default, weight), there)
         counted = call(aten.mul.Tensor, weights, valid)
+    # The mean is Σ w[tᵣ] ℓᵣ / Σ w[tᵣ], over rows with a valid target: a quotient of two sums. An ignored target,
+    # whatever number it is, is replaced by 0 so that it may index the weights, and counts 0.
     sums = [call(aten.sum.default, x, dtype=wide(dtype)) for x in (losses, counted)]
 
     def finish(graph: fx.Graph, sums: Sequence[fx.Node]) -> tuple[fx.Node, fx.Node]:
@@ -195,6 +201,9 @@ def _nll(op: RowOp) -> Mark:
 
 def _product(op: RowOp) -> Mark:
     """Matrix product, also of batches: rows of the left factor, columns of the right one, or a sum over both."""
+    # (A B)ᵢⱼ = Σₖ Aᵢₖ Bₖⱼ. Rows along i or j of one factor stay apart if the other has none; so do rows along the batch
+    # of both. Rows along k of both give a sum over rows, whose parts are products of chunks: A B = Σ_chunks A_c B_c.
+    # Rows along k of one factor alone are weighted by elements of the other, of which a chunk does not know its own.
     n = len(op.args)
     left, right = op.args[n - 2 :] if op_name(op.node) != "addmm" else op.args[1:]
     a, b = op.rows(left), op.rows(right)
@@ -318,6 +327,9 @@ def _view(op: RowOp) -> Mark:
     rows, shape, new = op.of_first(), shape_of(op.first), op.shape()
     if "size" not in op.names and "shape" not in op.names:
         raise op.mixed("is not known to keep rows apart")
+    # In row-major order a row is, for each index of the dimensions before, a run of `inside` elements, and a view keeps
+    # that order. So dimension d of the new shape has rows if as many elements, `ahead`, come from the dimensions before
+    # it, and a run is a whole number, `block`, of its steps.
     ahead = torch.Size(shape[: rows.dim]).numel()
     inside = torch.Size(shape[rows.dim + 1 :]).numel() * rows.block
     for dim, size in enumerate(new):

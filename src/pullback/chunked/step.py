@@ -175,6 +175,7 @@ def _accumulate(graph: fx.Graph, n_sums: int, n_buffers: int) -> tuple[bool | No
 
 def _without_transposes(result: Any) -> tuple[Any, bool]:
     """Return the matrix product that a result is a transpose of, and whether it is; the result where it is none."""
+    # Autograd gives the gradient of W in x Wᵀ as (xᵀ g)ᵀ. Adding xᵀ g to a transposed buffer saves a pass over it.
     base, is_transposed = result, False
     while isinstance(base, fx.Node) and base.target is _aten.t.default and len(base.users) == 1:
         base, is_transposed = base.args[0], not is_transposed

@@ -366,10 +366,10 @@ def _minimum_cut(
     a minimum cut of edges is one of values.
     """
     # A cheap op needs all its operands. So, by induction along the graph, a value is available to the backward if and
-    # only if every path to it from a source contains a saved value, which may be the value itself. A source has no
-    # other way. For all wanted values at once, that is a cut of the vertices between sources and wanted values, and
-    # splitting each vertex makes it one of edges. The exact and the approximate node of a value are priced apart,
-    # though saving it serves both: where both are cut, the cut counts its bytes twice, and a cheaper set may exist.
+    # only if every path to it from a source contains a saved value, which may be the value itself. For all wanted
+    # values at once, that is a cut of the vertices between sources and wanted values, and splitting each vertex makes
+    # it one of edges. The exact and the approximate node of a value are priced apart, though saving it serves both:
+    # where both are cut, the cut counts its bytes twice, and a cheaper set may exist.
     import networkx as nx  # type: ignore[import-untyped]  # here, since it takes a tenth of a second
 
     graph = nx.DiGraph()

@@ -123,6 +123,7 @@ def _refuse_to_differentiate(x: Tensor, sources: list[Tensor], name: str) -> Ten
 def _first_order(x: Tensor, name: str) -> Tensor:
     """Return a view of `x` whose gradient may not be recorded: it is all that a graph knows of a rule."""
 
+    # The engine runs a backward, hooks included, in grad mode only under create_graph.
     def refuse_to_record(g: Tensor) -> None:
         if torch.is_grad_enabled():
             raise DerivativeError(
@@ -159,6 +160,7 @@ def stop_gradient(t: Tensor) -> Tensor:
     if not _torch.VMAP_HAS_VIEW_DTYPE and _is_transformed():
         copy: Tensor = torch.ops.pullback.cut.default(t)
         return copy
+    # Integers have no derivative, so none passes the first bitcast. A lazily negated tensor holds the bits of −t.
     if not dispatch.in_dynamo() and t.is_neg():  # Dynamo has no such tensors
         t = t.resolve_neg()
     return t.view(_BITS[t.dtype.itemsize]).view(t.dtype)
@@ -214,6 +216,10 @@ def guard_double_backward(
     """
     if any(g is not None and _torch.is_batched_cotangent(g) for g in cotangents):
         return _refuse_batched(name, pull, cotangents, reason)
+    # b(x, g) = J(x)ᵀ g has the derivatives J(x)ᵀ by g and ∂(Jᵀ g)/∂x by x. Autograd has either only if it followed
+    # every op from g on: for it, a result without `grad_fn` is a constant, whose derivative is 0. `_FirstOrderOnly`
+    # takes all inputs that require grad beside the result. So whoever differentiates the result, by whichever of them,
+    # meets its backward, which raises.
     live = [g.clone().requires_grad_() if g is not None and _can_require_grad(g) else g for g in cotangents]
     gradients, causes = _pull_with_causes(pull, live, reason)
     sources = [x for x in (*inputs, *(g for g in live if g is not None)) if x.requires_grad]

@@ -151,6 +151,9 @@ def _value_of(hard: Any, soft: Any, i: int, name: str, combine: Callable[[Tensor
 
 
 def _with_derivative_of(hard: Tensor, soft: Tensor) -> Tensor:
+    # For finite s, s − s = +0, and h − (+0) = h to the bit: −0 − (+0) = −0, where −0 + (+0) = +0. For s = ±∞ or NaN, d
+    # is NaN, and `where` puts a constant there, of derivative 0. Elsewhere d = s₀ − s with s₀ constant: the result is s
+    # plus a constant to autograd, and has the derivatives of s of every order.
     d = stop_gradient(soft) - soft
     return stop_gradient(hard) - torch.where(torch.isnan(d), 0.0, d)
 

@@ -201,6 +201,10 @@ def _not_linear(at: Callable[[float], MapWithEnds]) -> str:
     a detach, a random draw) show in the graph of the map, or numerically: at small, usual and large arguments
     A (g + h) = A g + A h, and ⟨t, A g⟩ = ⟨Aᵀ t, g⟩.
 
+    An affine map A g = L g + c is linear if c = 0, and additivity shows c: A (g + 2h) − A g − 2 A h = −2 c. Where
+    autograd sees a map B in place of A, its transpose is Bᵀ, and ⟨t, A g⟩ − ⟨Bᵀ t, g⟩ = ⟨t, (A − B) g⟩. For linear
+    B ≠ A that vanishes on a set of measure zero only: one draw of normal g and t finds it, up to rounding.
+
     Args:
         at: returns the map where all inputs are one number, its domain and its codomain.
     """
@@ -287,6 +291,8 @@ def _is_transposed(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[T
     images, back = image_of(gs), _transpose(image_of, gs, ts)
     ahead = [_product(t, image) for t, image in zip(ts, images, strict=True) if image is not None]
     behind = [_product(t, g) for t, g in zip(back, gs, strict=True) if t is not None]
+    # Both sides are the same sum of products in another order, so the error is a multiple of eps times their
+    # magnitudes.
     rounding = 64 * max((torch.finfo(t.dtype).eps for t in domain), default=0.0)
     off = sum(p.sum().item() for p in ahead) - sum(p.sum().item() for p in behind)
     return not abs(off) > rounding * sum(p.abs().sum().item() for p in ahead + behind)  # NaN and ∞ decide nothing
@@ -319,6 +325,7 @@ def _is_additive(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
             if any(t is not None for t in images):
                 return False
             continue
+        # An element may be the sum of terms that cancel, of the size of all others together.
         a, b, both, three = (_in_double(t) for t in images)
         size = rounding * float((a.abs() + b.abs()).sum())
         same = functools.partial(torch.allclose, rtol=rounding, atol=size)
@@ -352,6 +359,8 @@ def push_by_transposition(
     moved = [i for i, t in enumerate(tangents) if t is not None]
     live = [i for i, yes in enumerate(record.differentiable) if yes]
 
+    # The vjp pulls g back to Jᵀ g. That is linear in g, so its derivative is Jᵀ at every g, zeros among them, and its
+    # own vjp maps t to (Jᵀ)ᵀ t = J t. `torch.func.vjp` needs a point, which does not matter.
     def transposed(*gs: Tensor) -> tuple[Tensor, ...]:
         cotangents: list[Tensor | None] = [None] * len(outputs)
         for i, g in zip(live, gs, strict=True):

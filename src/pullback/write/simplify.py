@@ -110,6 +110,8 @@ class LaurentPolynomial:
 
     def factored(self) -> tuple[Monomial, LaurentPolynomial]:
         """The greatest common factor of the terms, and the polynomial divided by it."""
+        # As of integers, the exponent of a factor is the one nearest to 0 in all terms, if it has one sign in all of
+        # them: a²b⁻² + a b⁻³ = a b⁻² (a + b⁻¹).
         first, *others = self.terms
         common = dict(first.factors)
         for m in others:
@@ -239,6 +241,7 @@ class _ArithmeticRewriter:
 
         The divisor may also be √(1 + eˣ) squared: a value with `rsqrt(1 + exp(x))` has such derivatives.
         """
+        # σ(x) = eˣ / (1 + eˣ) is at most 1. The quotient is ∞ / ∞ = NaN where eˣ overflows: in float32 above 88.7.
         for e, power in m.factors:
             if e.target is not aten.exp.default or power < 1:
                 continue
@@ -344,6 +347,8 @@ def _is_as_accurate(new: fx.GraphModule, old: fx.GraphModule) -> bool:
 def _is_no_worse(new: Tensor, old: Tensor, exact: Tensor) -> bool:
     if not bool((new.isfinite() | ~old.isfinite()).all()):
         return False
+    # The forms are equal in real arithmetic, so they differ by rounding alone. A maximum over random points is a rough
+    # measure of that, whence the factor; below 4 eps a form is as good as a few ops can be.
     compared = exact.isfinite() & old.isfinite()
     size = exact.abs().clamp_min(1e-30)
     before, after = (((x.to(exact.dtype) - exact).abs() / size)[compared] for x in (old, new))

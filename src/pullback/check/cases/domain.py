@@ -18,7 +18,7 @@ from pullback.check.cases.structure import partitions
 
 _OTHERS = (1, 2, 5)
 _SHORTEST = 4
-"""Length from which a sorted row is unlikely to be a coincidence."""
+"""Length from which a sorted row is unlikely to be a coincidence: of 4! = 24 orders one is sorted."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def _made_definite(t: Tensor) -> Tensor:
     symmetric = (t + t.mH) / 2
     if not t.numel():
         return symmetric
+    # A + c I has the eigenvalues of A plus c: the smallest becomes 1/2, if it was less.
     lowest = torch.linalg.eigvalsh(symmetric).amin(-1)[..., None, None]
     definite: Tensor = symmetric + torch.eye(t.shape[-1], dtype=t.dtype) * (0.5 - lowest).clamp(min=0)
     return definite

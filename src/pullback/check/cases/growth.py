@@ -18,6 +18,7 @@ from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward
 
 Shape = tuple[int, ...]
+# The first two sizes determine a n + b, the third tests it: n² gives 25 in place of 19, n // 2 gives 2 in place of 1.
 _SAMPLES = (2, 3, 5)
 _MOST_SIZES = 4
 
@@ -111,6 +112,7 @@ def tail_size(size: int, tensors: Iterable[Tensor], fast: bool = True) -> int:
         tensors: those of the example, which get no more than a hundred thousand elements each, if 64 allows that.
         fast: whether a forward takes so little time that many elements may be had.
     """
+    # 2ᵏ − 1 is odd. For a size of 2ʲ, 2ᵏ − 2ʲ = 2ʲ (2ᵏ⁻ʲ − 1) is a multiple of 2ʲ, and of no higher power of two.
     counts = [(t.numel(), len(dims_of(t, size))) for t in tensors]
     powers = _POWERS if fast else _POWERS[-1:]
     fitting = (p for p in powers if all(n * (p / size) ** dims <= _MOST_ELEMENTS for n, dims in counts))

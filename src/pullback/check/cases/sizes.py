@@ -212,6 +212,7 @@ def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
 def _shuffled(t: Tensor) -> Tensor:
     """Return a tensor with its elements shuffled and slightly apart: repeated rows would make matrices singular."""
     shuffled = t.flatten()[torch.randperm(t.numel(), generator=torch.Generator().manual_seed(0))]
+    # Factors from 1 to 1 + 12/64. Equal rows get other factors, unless 13 divides their length.
     apart = 1 + torch.arange(t.numel()) % 13 / 64
     return (shuffled * apart).reshape(t.shape).to(t.dtype)
 

@@ -15,6 +15,7 @@ from pullback.check.trial import Raised, guarded, reseed
 
 _FACTORS = (1.0, 0.75, 1.25)
 """Factors of a batch's examples relative to the first: signs and orders of magnitude stay."""
+# Powers of two: the weighted cotangents are exact in every dtype. Distinct, so that no two examples may be exchanged.
 _WEIGHTS = (1.0, 0.5, 2.0)
 _SHARED_AT_MOST = 3
 
@@ -191,6 +192,8 @@ def _patterns(dims: Sequence[int], differentiated: int) -> Iterator[InDims]:
 
 
 def _example(t: Tensor, k: int, differentiated: bool) -> Tensor:
+    # Three different examples: with equal ones, a rule that takes the first for all, or sums over the batch and
+    # divides, would agree with the loop. Integers and masks keep their set of values, so they stay valid indices.
     if not differentiated and t.layout is not torch.strided:
         return t
     return t * _FACTORS[k] if differentiated else t.flatten().roll(k).view(t.shape)

@@ -165,6 +165,7 @@ class EagerReference:
         def loss(*xs: Tensor) -> Tensor:
             total = None
             for g, out in zip(cotangents, function(*xs), strict=True):
+                # Re Σ conj(g) out has the gradient g by out, in PyTorch's convention for complex numbers.
                 term = (g.conj() * out).real.sum() if out.is_complex() else (g * out).sum()
                 total = term if total is None else total + term
             assert total is not None

@@ -128,6 +128,8 @@ def elementwise(subject: Subject, base: Case) -> Elementwise | None:
 
 def _computes_elementwise(found: Elementwise) -> bool:
     """Whether moving one element of every input changes that element of each result and no other."""
+    # Two elements are moved, the first and one in the middle: every dependence of other results on these shows, unless
+    # it is flat over the move or rounded away. That stands for all elements.
     shape = found.shape
     count = _PROBED * math.prod(shape[1:])
     original = {
@@ -194,6 +196,8 @@ def _first_bad(
 ) -> dict[str, float]:
     names = list(point)
     low, high = (form.ordinal(np.array([p[name] for name in names])) for p in (good, point))
+    # Bisection by sixteenths of the ordinals, which number the floats in order. Of a fault that comes and goes it finds
+    # one beginning, not always the first.
     for _ in range(_ROUNDS):
         steps = [low + (high - low) * k // _PARTS for k in range(1, _PARTS)]
         rows = form.at_ordinal(np.array(steps).T)
@@ -315,6 +319,8 @@ def jumps(function: Elementwise, by: str, beside: dict[str, float]) -> list[tupl
     steepest = [int(k) for k in np.argsort(-height)[:_MOST_JUMPS] if height[k] > least]
     if not steepest:
         return []
+    # Between two points the gradient changes by a slope times their distance, and by jumps. As the interval shrinks to
+    # neighbouring floats, only a jump stays.
     low, high = _FORM.ordinal(x[steepest]), _FORM.ordinal(x[[k + 1 for k in steepest]])
     rows = np.arange(len(steepest))
     for _ in range(_JUMP_ROUNDS):

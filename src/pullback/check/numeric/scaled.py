@@ -22,6 +22,8 @@ from pullback.dtypes import has_derivative
 _FACTORS = (1.0, 10.0, 100.0, 1e3, 1e4, 0.1, 1e-2, 1e-3, 1e-4)
 _SHIFTS = (100.0, 1000.0)
 _NARROW_FACTORS = (1.0, 10.0, 100.0)
+# So the condition number of the whole is at most 2²⁰, and a rounding of 2⁻⁵³ at the start of the float64 run costs
+# about 2⁻³³ of the largest element, 1/512 of half an ulp of float32.
 _STEADY_BY, _STEADY = 2.0**-44, 2.0**-24
 """Relative change of the inputs, and the change of a tensor that it may cause, of its largest element."""
 _STEADY_RUNS, _SPREAD_RUNS = 2, 6
@@ -215,6 +217,7 @@ def _moved(t: Tensor, shift: float) -> Tensor:
 
 def first_bad(subject: Subject, base: Case, trial: Scaled, bad: Callable[[Scaled], bool]) -> Scaled:
     """Return the trial with the least change that is bad, by bisection between the example and a bad trial."""
+    # Between factors by the geometric mean: 12 steps leave of 1 to 10⁴ an interval of ratio 10^(4 / 2¹²) = 1.002.
     good, found = (1.0 if trial.change is _times else 0.0), trial
     for _ in range(_BISECTIONS):
         middle = (good * found.amount) ** 0.5 if trial.change is _times else (good + found.amount) / 2

@@ -219,6 +219,8 @@ def with_one_draw(first: Callable[[], Any], second: Callable[[], Any], name: str
     Raises:
         DerivativeError: if both draw and a tracer records them, or the device has no known generator.
     """
+    # A relaxation of hard(x, ε) is soft(x, ε) with the same noise ε. With noise of its own, the slope would belong to
+    # another sample than the value.
     with _Draws(name) as draws:
         one = first()
     if not draws.states:

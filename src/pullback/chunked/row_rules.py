@@ -258,6 +258,9 @@ def _along(op: RowOp) -> Mark:
 
 def _gather(op: RowOp) -> Mark:
     """`gather` and `scatter`: index and source agree in every other dimension."""
+    # out[…, i, …] = x[…, index[…, i, …], …] along `dim`. Rows in another dimension stay apart if all have them there.
+    # Rows of the index along `dim` itself pick from an x that all share: any part of the index gives that part of the
+    # result.
     parts = [a for a in op.node.all_input_nodes if shape_of(a)]
     dim = dims_of(op.get("dim"), len(shape_of(op.get("index"))))[0]
     index = op.rows(op.get("index"))

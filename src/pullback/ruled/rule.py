@@ -131,6 +131,8 @@ class DerivativeRule:
         random numbers, leaves PyTorch or detaches; "all", if objects or the bits of integers may carry a dependence
         too.
         """
+        # The derivative of b(x, r(x), g) by x is ∂b/∂x + ∂b/∂r · dr/dx. The forward saved r as a number, without dr/dx;
+        # computed once more from inputs that autograd tracks, it has it.
         assert record.residuals is not None or not saved
         if record.residuals is None or all(type(leaf) in _PLAIN for leaf in record.residuals.template):
             return saved, "nothing"

@@ -93,6 +93,7 @@ class Partition:
         if size is None or t.numel() <= self.are_offsets:
             return None
         parts = t.numel() - self.are_offsets
+        # ⌊k size / parts⌋ for k = 0, …, parts rises from 0 to size, by steps that differ by at most 1.
         ends = torch.arange(parts + 1) * size // parts
         return case.with_values({self.whole: (ends if self.are_offsets else ends.diff()).to(t)})
 

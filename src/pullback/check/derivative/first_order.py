@@ -24,6 +24,7 @@ from pullback.check.trial import ForwardRun, Raised, forward, vjp
 
 _FLOAT8 = 1
 """Bytes of a dtype that PyTorch only converts and does not compute with."""
+# At most 48 · 82 · 2 ms = 8 s for an input, 8 · 82 · 20 ms = 13 s, or 3 · 82 · 0.1 s = 25 s.
 _ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
 """Number of elements to compare singly, at `SAMPLES` forwards each, by the seconds that one takes at most."""
 FEW = 3

@@ -188,6 +188,8 @@ def direction_like(x: Tensor, generator: torch.Generator) -> Tensor:
 
 def balanced_part(direction: Tensor, x: Tensor) -> Tensor:
     """The part of a direction that keeps the sums of the rows of `x`."""
+    # Orthogonal to (1, …, 1): a constant that the gradient adds to all elements of a row, such as a multiplier of the
+    # constraint Σ x = 1, does not change <gx, v>.
     return direction - direction.mean(-1, keepdim=True)
 
 
@@ -201,6 +203,8 @@ def are_probabilities(x: Tensor) -> bool:
 
 def symmetric_part(direction: Tensor, x: Tensor) -> Tensor:
     """The part of a direction that keeps a symmetric `x` symmetric; all of it for other tensors."""
+    # The projection is orthogonal, so <gx, V> = <(gx + gxᴴ) / 2, V> for symmetric V. A function that reads one triangle
+    # and one that reads both differ in gx, but not in its symmetric part, and pass alike.
     return (direction + direction.mH) / 2 if is_symmetric(x) else direction
 
 

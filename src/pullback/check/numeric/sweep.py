@@ -337,6 +337,8 @@ def common(at: Columns) -> Mask:
 
 def traps(value: Term, by: str, at: Columns, dtype: torch.dtype) -> list[tuple[Term, Mask]]:
     """Return each branch of a formula that is not finite, or whose derivative is not, and where that is unselected."""
+    # The gradient of where(c, a, b) is where(c, g, 0) a' + where(c, 0, g) b'. Where c holds, b' is multiplied by 0,
+    # which gives NaN if b' is not finite. So does a factor of b' that is computed from a non-finite b.
     inputs = {name: torch.from_numpy(x).to(dtype) for name, x in at.items()}
     found = []
     for condition, branch, chosen_if in _branches(value):

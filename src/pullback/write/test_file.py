@@ -12,27 +12,27 @@ from pullback.write.spec import FunctionSpec
 
 _MOST_NUMBERS = 40
 """Larger example tensors are drawn at random in the test file."""
-_HEAD = '''"""Tests of {name}: its derivatives against finite differences, each other, and calls one by one."""
+_HEAD = '''"""Tests of {name}: derivatives against finite differences, forward mode against reverse, vmap."""
 
 import torch
 from {module} import {name}
 
 
 def inputs():
-    """Return an example call; what has a derivative requires grad."""
+    """Return the arguments of an example call."""
 {made}
     return {returned}
 
 
 def outputs(*given):
-    """Return the results that have a derivative."""
+    """Return the differentiable outputs."""
     results = {name}.apply(*given)
     results = results if isinstance(results, tuple) else (results,)
     return [out for out in results if out.requires_grad]
 '''
 _SHAPE_AND_FINITE = """
 
-def test_the_gradient_is_a_number_of_the_shape_of_each_input():
+def test_gradients_are_finite_and_have_the_shape_of_their_inputs():
     given = inputs()
     leaves = [x for x in given if x.requires_grad]
     gradients = torch.autograd.grad([out.sum() for out in outputs(*given)], leaves)
@@ -42,16 +42,16 @@ def test_the_gradient_is_a_number_of_the_shape_of_each_input():
 """
 _GRADCHECK = """
 
-def test_the_gradient_is_that_of_finite_differences():
+def test_gradient_matches_finite_differences():
     assert torch.autograd.gradcheck({name}.apply, inputs())
 
 
-def test_the_second_derivative_is_that_of_finite_differences():
+def test_second_derivative_matches_finite_differences():
     assert torch.autograd.gradgradcheck({name}.apply, inputs())
 """
 _COARSE_DIFFERENCES = """
 
-def test_the_gradient_is_that_of_differences():
+def test_gradient_matches_coarse_differences():
     given = inputs()
     (out,) = outputs(*given)
     gradients = torch.autograd.grad(out.sum(), given)
@@ -63,7 +63,7 @@ def test_the_gradient_is_that_of_differences():
 """
 _ADJOINT = """
 
-def test_forward_mode_is_the_transpose_of_the_gradient():
+def test_forward_mode_is_adjoint_to_reverse_mode():
     given = inputs()
     moved = [i for i, x in enumerate(given) if x.requires_grad]
     primals = tuple(given[i].detach() for i in moved)
@@ -84,7 +84,7 @@ def test_forward_mode_is_the_transpose_of_the_gradient():
 """
 _VMAP = """
 
-def test_vmap_is_a_call_for_each():
+def test_vmap_matches_separate_calls():
     given = [x.detach() for x in inputs()]
     several = [torch.stack([x, x]) for x in given]
     together = torch.func.vmap({name}.apply)(*several)

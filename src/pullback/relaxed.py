@@ -88,6 +88,7 @@ def relaxed(hard: Callable[..., Any], soft: Callable[..., Any], name: str) -> Ca
 
 def _derivative(hard: Callable[..., Any], soft: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a shorter function with the derivatives of `relaxed`, where the value is computed apart."""
+    # s − s is NaN exactly where s is not finite, and `masked_fill` has derivative 0 there.
     return _combined(hard, soft, name, lambda h, s: s.masked_fill(torch.isnan(s - s), 0.0))
 
 

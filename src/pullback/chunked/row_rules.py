@@ -309,6 +309,7 @@ def _indexed(op: RowOp) -> Mark:
     if rows is not None:
         if rows != Rows() or not _is_every(indices[0], op.proof.rows) or op.rows(indices[0]) is None:
             raise op.mixed("takes from other rows")
+        # Row r reads x[r, j] alone. A chunk numbers its rows, and those of x, from 0.
         every = op.proof.call(aten.arange.default, op.proof.count, device=_torch.traced_value(op.first).device)
         op.args[1] = [every, *indices[1:]]
     return op.keep(0, 1)

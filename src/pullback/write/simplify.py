@@ -206,6 +206,7 @@ class _ArithmeticRewriter:
             return next(iter(found.terms.items()))
         if not found.terms:
             return Monomial(), 0.0
+        # Expanded, (a − b)² would be a² − 2 a b + b², with rounding errors of eps a²: (a / (a − b))² times as large.
         common, rest = found.factored()
         factor = self._build(rest, node)
         self._made_of[factor] = rest

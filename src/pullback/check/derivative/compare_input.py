@@ -272,6 +272,8 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
     estimate, status = along.judged(estimate)
     low, high, bar = sampler.project(estimate)
     got = along.got
+    # Quotients are compared with both numbers to a tenth of each. If these are more than half of `got` apart, none fits
+    # both.
     is_far = math.isfinite(got) and max(low - got, got - high) > 0.5 * abs(got)
     if status == "wrong" and is_far and sampler.bears_out(order, direction, got, (low + high) / 2):
         status = "inconclusive"

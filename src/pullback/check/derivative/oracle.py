@@ -155,8 +155,7 @@ class _Ladder:
         from_right, right_bar, right_settled = richardson((right - centre) / h, _ONE_SIDED, 2 * noise / h)
         from_left, left_bar, left_settled = richardson((centre - left) / h, _ONE_SIDED, 2 * noise / h)
 
-        # Where y is smooth both sides estimate one number, so their difference is within the sum of their bars, like
-        # that of any estimate from its value.
+        # Where y is smooth both sides estimate one number, and may differ by the sum of their bars.
         jump = (from_right - from_left).abs()
         floor = _KINK_FLOOR * (from_right.abs() + from_left.abs())
         kink = (jump > SIGNIFICANT * (right_bar + left_bar)) & (jump > floor)

@@ -390,6 +390,7 @@ _START, _END = "start", "end"
 
 def _early(later: Iterable[fx.Node], cotangents: Iterable[fx.Node]) -> set[fx.Node]:
     """Nodes of a backward that cheap ops compute from values of the forward, without cotangents."""
+    # Such a value, as the mask x > 0, is a function of the forward's values alone: the forward may compute and save it.
     early: set[fx.Node] = set()
     late = set(cotangents)
     for node in later:

@@ -195,6 +195,8 @@ def _tangent_graph_mismatch(setting: EagerReference, tangents: Sequence[Tensor])
     Raises:
         Raised: if forward mode, or the backward through it, raises.
     """
+    # p(x) = <g, J(x) t> for fixed g and t has the gradient Σ gₖ ∇²yₖ t. Along v that is Σ gₖ <v, ∇²yₖ t>, to which the
+    # numeric derivative of p along v is compared.
     generator = torch.Generator().manual_seed(_GRAPH_SEED)
     directions = [direction_like(x, generator) for x in setting.inputs]
     leaves = setting.leaves()

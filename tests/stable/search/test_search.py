@@ -12,7 +12,8 @@ from pullback.stable.evaluate import evaluate
 from pullback.stable.measure import errors, summary_of
 from pullback.stable.oracle.values import exact
 from pullback.stable.piecewise import Piecewise
-from pullback.stable.search.search import FormSearch, decided_branches
+from pullback.stable.search.egraph import EGraph
+from pullback.stable.search.search import FormSearch, _witnesses, decided_branches
 from pullback.stable.term import parse, variables
 
 
@@ -53,6 +54,16 @@ def test_softplus_and_its_gradient_are_accurate_everywhere(softplus, by):
     assert errors_.clean
     assert not any(wide for _, wide in found.program.terms())
     assert not measured(found.target, found.target, {}).clean
+
+
+@pytest.mark.parametrize("ends", [(-0.1, 10.0), (-10.0, 0.1), (-0.001, np.inf), (-np.inf, np.inf)])
+def test_witnesses_of_an_interval_around_zero_tell_signs_apart(ends):
+    at = _witnesses(*ends, 0)
+    assert all(ends[0] <= x <= ends[1] for x in at)
+    assert len(set(at)) == len(at)
+    graph = EGraph({"x": at})
+    size, x, mirrored = (graph.add_term(parse(text)) for text in ("abs(x)", "x", "-x"))
+    assert len({graph.find(a) for a in (size, x, mirrored)}) == 3
 
 
 def test_search_results_are_cached(softplus):

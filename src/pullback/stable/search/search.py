@@ -213,6 +213,8 @@ def _witnesses(low: float, high: float, shift: int) -> list[float]:
         at = low + base if np.isfinite(low) else high - base
     else:
         at = base * np.roll([1, 1, 1, -1, -1, -1], 2 * shift)
+    if min(-low, high) > 2.0**-16 and not at.min() < 0 < at.max():  # |x| and x have to differ at some of them
+        at[::2] = (low if at.min() > 0 else high) * base[::2] / 3
     return [float(v) for v in np.round(at * 2**20) / 2**20]
 
 

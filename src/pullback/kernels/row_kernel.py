@@ -1,6 +1,7 @@
 """A compiled region of rows: one pass over each row per dependent reduction, and one more.
 
-Sums accumulate in double precision and are rounded once. A per-row value is a vector with equal lanes.
+Sums accumulate in double precision and are rounded once: of n floats their error is at most n · 2⁻⁵³ Σ|xᵢ| before that,
+to first order, in any order of summation. A per-row value is a vector with equal lanes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 LARGE = 100.0
-"""Beyond this, some of arb's functions overflow or lose all digits, and other formulas take over."""
+"""Beyond this, some of arb's functions overflow or lose all digits, and other formulas take over.
+
+These formulas do not cancel there: e⁻¹⁰⁰ is 10⁻⁸⁷ of e¹⁰⁰, and erfc(100) is 6·10⁻⁴³⁴⁶.
+"""
 
 
 def method(name: str) -> Callable[[Any], Any]:

@@ -91,7 +91,7 @@ OPS = (
         name="atanh",
         aten=("atanh",),
         value=torch.atanh,
-        partials=("1/((1 - a)*(1 + a))",),
+        partials=("1/((1 - a)*(1 + a))",),  # 1 − a², whose square would be rounded before it cancels
         ball=method("atanh"),
         bounds=monotone(torch.atanh, outside=lambda a: absolute(a).low > 1),
         mpmath="atanh",

@@ -76,7 +76,7 @@ OPS = (
         name="log1p",
         aten=("log1p",),
         value=torch.log1p,
-        partials=("1/(1 + a)",),
+        partials=("1/(1 + a)",),  # 1 + a is exact near its zero: from −2 to −1/2 (Sterbenz' lemma)
         ball=method("log1p"),
         bounds=monotone(torch.log1p, outside=lambda a: a.high < -1),
         mpmath="log1p",

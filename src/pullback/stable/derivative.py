@@ -80,7 +80,10 @@ def add(a: Term, b: Term) -> Term:
 
 
 def multiply(a: Term, b: Term) -> Term:
-    """Return a · b, without multiplying by 0, 1 or −1, a reciprocal as a quotient."""
+    """Return a · b, without multiplying by 0, 1 or −1.
+
+    A reciprocal gives a quotient: a/b is rounded once, a · (1/b) twice.
+    """
     for p, q in ((a, b), (b, a)):
         if p is ZERO or p is ONE:
             return ZERO if p is ZERO else q

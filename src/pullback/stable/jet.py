@@ -178,6 +178,7 @@ def _with_asymptotes(
     """Value; where an input is infinite, as slope · input if that is the value, or if that is NaN.
 
     The slope depends on the other inputs: it is expanded to first order. Where it is, by both inputs, comes second.
+    With f = f₁(y) x, the derivative by y is f₁₂ x: a mixed derivative is carried where it fits that one.
     """
     lines, anywhere = [], []
     carried: dict[By, Tensor] = {}

@@ -327,7 +327,11 @@ def _is_pointwise(out: Any, given: Sequence[Any], ops: Sequence[Any], dtype: tor
 
 
 def _may_gain(term: Term) -> bool:
-    """Whether a term can lose accuracy: products, quotients and roots of a single sum cannot."""
+    """Whether a term can lose accuracy: products, quotients and roots of a single sum cannot.
+
+    Relative errors of factors add up, and a root halves one. Only a sum amplifies them, if its terms are rounded: of
+    terms a and b with errors up to ε, (|a| + |b|)/|a + b| times. That of inputs has no errors to amplify.
+    """
     terms = [t for t in topological([term]) if t.args]
     is_accurate = all(t.op in _ROOTS or OPS[t.op].rounding is not Rounding.FREE for t in terms)
     if not is_accurate or sum(t.op in _SUMS for t in terms) > 1:

@@ -225,6 +225,8 @@ class Poly:
 
     def run(self, x: Tensor) -> Tensor:
         """Evaluate t^power · (c₀ + (tail + u (c₁ + u (c₂ + …)))) by Horner's rule."""
+        # x − centre is exact within a factor of 2 of the centre (Sterbenz' lemma), so t has the rounding of `rest`
+        # alone: x − c, with c rounded, would be wrong by that at a root c, where all digits of the result depend on it
         t = x if self.centre == 0.0 and self.rest == 0.0 else (x - self.centre) - self.rest
         u = t * t if self.even else t
         value = torch.full_like(t, self.coefficients[-1])

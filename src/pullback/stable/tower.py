@@ -192,6 +192,7 @@ class _TowerNode(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         xs, by = ctx.saved_tensors, ctx.by
         wanted = ctx.needs_input_grad[3:]
+        # mixed partials do not depend on the order (Schwarz's theorem), so there is one form for each multiset
         gs = [g * ctx.tower.of(tuple(sorted((*by, i))), xs) if needed else None for i, needed in enumerate(wanted)]
         return (None, None, None, *gs)
 

@@ -38,7 +38,7 @@ _ROOT_DISTANCES = np.array([s * 2.0**-k for k in (3, 6, 10, 14, 19, 22) for s in
 _ROWS = 360
 """Groups of several variables."""
 _ROOTS, _BISECTIONS = 4, 30
-"""Changes of sign that are looked at for a function, and bisections towards each."""
+"""Changes of sign that are looked at for a function, and bisections towards each, to 2⁻³⁰ of a distance."""
 _SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0)
 
 

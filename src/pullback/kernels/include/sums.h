@@ -1,4 +1,5 @@
-// Partial sums of a loop over blocks: as many whatever the number of threads, so that the result is the same.
+// Partial sums of a loop over blocks: as many whatever the number of threads, so that the result is the same. Addition
+// is not associative in floating point: each order of the same terms has errors of its own.
 
 constexpr int64_t SHARES = 64;
 

@@ -167,7 +167,8 @@ def root_between(term: Term, name: str, a: float, b: float, bits: int = 120) -> 
         bits: how many relative bits of the root to find.
 
     Returns:
-        The root as a sum of two float64 numbers, the first rounded to float32.
+        The root as a sum of two float64 numbers, the first rounded to float32: so that next to the root the difference
+        from it is exact in float32, too. Together they have 24 + 53 bits at least.
 
     Raises:
         ValueError: if the signs are not opposite or not known, or the sign changes at a pole or a jump.

@@ -112,6 +112,7 @@ def extremes(bad: TargetSamples, dtype: torch.dtype) -> Iterator[Implementation]
 
 def clamped(choice: Implementation, dtype: torch.dtype) -> Implementation:
     """Implementation whose exponentials end at the largest number: 0·eˣ is then 0 and not NaN."""
+    # the largest integer whose exponential is finite
     limit = const(int(np.log(torch.finfo(torch.float64 if choice.wide else working(dtype)).max)))
     made: dict[Term, Term] = {}
     for term in topological([choice.term]):

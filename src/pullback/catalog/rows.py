@@ -37,8 +37,9 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     Returns:
         The shape and dtype of x.
 
-    If the largest p exceeds 1/2, it is computed as 1 − Σ of the others. That is as accurate, and the gradient then
-    consists of differences g_i − g_largest, so a nearly constant cotangent loses no digits.
+    The gradient is p_i (g_i − Σ p_j g_j), written with Σ p_j = 1. If the largest p exceeds 1/2, it is computed as 1 − Σ
+    of the others. That is as accurate, and the gradient then consists of differences g_i − g_largest, so a nearly
+    constant cotangent loses no digits.
 
     Raises:
         IndexError: if there is no such dimension.

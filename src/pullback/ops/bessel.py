@@ -88,6 +88,7 @@ OPS = (
         name="i1e",
         aten=("special_i1e",),
         value=torch.special.i1e,
+        # e^(−|x|) (I₀ − I₁/x) − sgn(x) e^(−|x|) I₁
         partials=("where(a == 0, 0.5, i0e(a) - i1e(a)*(sgn(a) + 1/a))",),
         ball=_ball(1, scaled=True),
         bounds=_i1e_bounds,

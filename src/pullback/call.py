@@ -75,7 +75,7 @@ class Call:
         key: `key_of` the arguments, if it is known and they hold no containers.
 
     Attributes:
-        leaves: arguments, with containers leaves_and_structure.
+        leaves: arguments, with containers flattened.
         tensors: those that are tensors.
         key: see `key_of`; with the structure of the containers.
         structure: the identity of that; empty where there are none, `None` where it has none (`leaves_and_structure`).

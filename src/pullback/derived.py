@@ -1,4 +1,4 @@
-"""Ops whose derivative is that of their formula: kernels in plain eager mode, native ops anywhere else."""
+"""Ops whose derivative is that of their formula: kernels in plain eager mode, PyTorch's ops anywhere else."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class Derived:
         if not isinstance(plan, InlinePlan):
             return self.owned(plan.run(tensors), args, kwargs)
         if grad and _requires_grad(_torch.tree_leaves((args, kwargs))[0] if kwargs else args):
-            return self.native(args, kwargs)
+            return self.transformable(args, kwargs)
         return self.owned(self.value(args, kwargs), args, kwargs)
 
     subclassed = eager
     """A plan of a call on subclasses is inline."""
 
-    def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def transformable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute in the ops of the formula or of its stable forms, which every transform differentiates."""
         # torch.jit's passes drop ops that the forms need
-        forms = None if self.stable is None or dispatch.world() is World.SCRIPT else self.stable.native(args, kwargs)
+        forms = None if self.stable is None or dispatch.world() is World.SCRIPT else self.stable.composite(args, kwargs)
         return self.formula(*args, **kwargs) if forms is None else forms(*args)
 
     def compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

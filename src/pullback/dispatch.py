@@ -6,9 +6,9 @@ A handler is one way of giving a derivative, with a method for each way of runni
 |---|---|---|---|
 | plain eager mode | kernels in one autograd node | the same | the rule in one autograd node |
 | a tensor subclass | the formula, op by op | the same | the rule, in a Function that transforms accept |
-| Dynamo | native ops | native ops | the rule, as a Function that Dynamo traces |
+| Dynamo | PyTorch's ops | PyTorch's ops | the rule, as a Function that Dynamo traces |
 | `torch.fx.symbolic_trace` | one node of the graph | the same | the same |
-| any other | native ops | native ops | the rule, in a Function that transforms accept |
+| any other | PyTorch's ops | PyTorch's ops | the rule, in a Function that transforms accept |
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class World(Enum):
     """
 
     DYNAMO = "compiled", "torch.compile, or torch.export by Dynamo"
-    EXPORT = "native", "torch.export without Dynamo"
-    SCRIPT = "native", "torch.jit.trace"
-    TRANSFORM = "native", "a transform of torch.func"
-    DUAL = "native", "a level of torch.autograd.forward_ad"
-    MODE = "native", "a mode (make_fx, fake tensors, FLOP counters), or autocast"
+    EXPORT = "transformable", "torch.export without Dynamo"
+    SCRIPT = "transformable", "torch.jit.trace"
+    TRANSFORM = "transformable", "a transform of torch.func"
+    DUAL = "transformable", "a level of torch.autograd.forward_ad"
+    MODE = "transformable", "a mode (make_fx, fake tensors, FLOP counters), or autocast"
     SUBCLASS = "subclassed", "a subclass of torch.Tensor"
     SYMBOLIC = "recorded", "torch.fx.symbolic_trace"
     EAGER = "eager", "autograd alone"
@@ -68,7 +68,7 @@ class Handler(Protocol):
     def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call that autograd alone sees."""
 
-    def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def transformable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call that transforms, tracers or modes see: each of them differentiates it as the op says."""
 
     def subclassed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -114,7 +114,7 @@ def in_dynamo() -> bool:
 def call(op: Any, handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a call of an op by its handler."""
     if torch.compiler.is_compiling():  # Dynamo traces this far
-        return handler.compiled(args, kwargs) if in_dynamo() else handler.native(args, kwargs)
+        return handler.compiled(args, kwargs) if in_dynamo() else handler.transformable(args, kwargs)
     table = handler.table
     if table is not None and not kwargs:
         result = table.call(args)  # it looks at all that `world` looks at, in C++

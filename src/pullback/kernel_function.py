@@ -21,7 +21,7 @@ def run(plan: KernelPlan, tensors: Sequence[Tensor]) -> Any:
 
 
 class _Kernels(torch.autograd.Function):
-    """The kernels of a plan. A backward that is recorded is itself such a call, or native ops."""
+    """The kernels of a plan. A backward that is recorded is itself such a call, or PyTorch's ops."""
 
     @staticmethod
     def forward(ctx: Any, plan: KernelPlan, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -114,13 +114,13 @@ def _in_place(plan: KernelPlan, saved: Sequence[Tensor]) -> Callable[..., Any] |
 
 
 def _recorded(plan: KernelPlan, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Return the vjp where autograd records it, or a transform does, which differentiates native ops."""
+    """Return the vjp where autograd records it, or a transform does, which differentiates PyTorch's ops."""
     if plan.next_order is not None and dispatch.world() is World.EAGER and not are_observed(cotangents):
         gradients = plan.next_order(plan.joint.connected)([*inputs, *cotangents])
         if gradients is not None:
             return gradients
     joint = plan.joint
-    gradients = vjp_by_autograd(plan.native, joint.wanted, joint.connected, plan.n_inputs)(*inputs, *cotangents)
+    gradients = vjp_by_autograd(plan.composite, joint.wanted, joint.connected, plan.n_inputs)(*inputs, *cotangents)
     missing = [i for i, g, known in zip(joint.wanted, gradients, joint.unused, strict=True) if g is None and not known]
     if missing:
         raise DerivativeError(f"a transform of the backward lost the gradient of input tensor {missing[0]}.")

@@ -32,8 +32,8 @@ class Op:
     """A differentiable function made by `pullback.function`.
 
     It is called like the function it was made from. In plain eager mode it runs graphs of its value and
-    gradient inside one autograd node; under every transform, tracer and mode it is native ops, those of the formula or
-    of its stable forms. An op with a rule keeps its rule, or raises.
+    gradient inside one autograd node. Under every transform, tracer and mode it is PyTorch's ops: those of the
+    formula, or of its stable forms. An op with a rule keeps its rule, or raises.
     """
 
     _is_pullback_op = True

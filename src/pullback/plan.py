@@ -34,7 +34,7 @@ Save = Literal["min", "fast"]
 Outputs = tuple[int, ...]
 """Positions of the outputs that have a cotangent."""
 Gradients = Callable[[Sequence[Tensor]], Sequence[Tensor | None] | None]
-"""Gradients from inputs and cotangents; `None` where native ops have to compute them."""
+"""Gradients from inputs and cotangents; `None` where PyTorch's ops have to compute them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class KernelPlan:
 
     Attributes:
         joint: the graphs.
-        native: the derivative's formula on the tensors of a call, for orders beyond the first.
+        composite: the derivative's formula on the tensors of a call, for orders beyond the first.
         forward: tensors to outputs and computed residuals.
         backward: residuals and cotangents to gradients.
         in_ops: the backward in PyTorch's ops alone, for modes and tracers that have to see them.
@@ -56,13 +56,13 @@ class KernelPlan:
         name: of the op.
         in_place: a backward that overwrites its residuals, for their last use; `None` if that saves nothing.
         next_order: the gradient as an op itself, for a backward that autograd records, by the outputs with a
-            cotangent; `None` for PyTorch's kernels, where native ops compute it.
+            cotangent; `None` for PyTorch's kernels, where the composite form computes it.
         restricted: the plans for calls with some cotangents absent.
         singles: the two kernels if forward and backward are one each; the forward may be one op.
     """
 
     joint: Joint
-    native: Flat
+    composite: Flat
     forward: Callable[..., Any]
     backward: Callable[..., Any]
     in_ops: Callable[..., Any]
@@ -133,7 +133,7 @@ class Functions:
     Attributes:
         value: returns the value.
         derivative: returns the same value; its first derivative is the op's.
-        native: returns the same value; its higher derivatives are the op's.
+        composite: returns the same value; its higher derivatives are the op's.
         exact: whether the value, and whether the derivative, must be bit-identical to PyTorch's kernels.
         gradients: where known, functions of the tensors and a cotangent that return the gradient of each: as values,
             and with first derivatives that are the op's second.
@@ -142,7 +142,7 @@ class Functions:
 
     value: Callable[..., Any]
     derivative: Callable[..., Any]
-    native: Callable[..., Any]
+    composite: Callable[..., Any]
     exact: tuple[bool, bool] = (False, False)
     gradients: tuple[Callable[..., Any], Callable[..., Any]] | None = None
     save: Save | None = None
@@ -212,8 +212,8 @@ def _make_plan(
         return ValuePlan(compute, Tree.of_leaves(facts.outputs, structure[0]), len(call.tensors))
     if not joint.connected:
         return InlinePlan("no output depends on an input that requires grad")
-    native = flat if functions.native is functions.derivative else call.flat(functions.native)
-    current = while_current(native, captures, name)
+    composite = flat if functions.composite is functions.derivative else call.flat(functions.composite)
+    current = while_current(composite, captures, name)
     return _kernel_plan(name, joint, current, facts.outputs, structure[0], functions.exact, backend)
 
 
@@ -223,7 +223,7 @@ _NOT_ASKED = "no gradient is asked for"
 def while_current(formula: Callable[..., Any], captures: Captures, name: str) -> Callable[..., Any]:
     """Return a formula that raises, in place of recomputing an earlier call, after one of its captures has changed."""
 
-    def native(*tensors: Tensor) -> Any:
+    def composite(*tensors: Tensor) -> Any:
         if not captures.unchanged():
             raise DerivativeError(
                 f"what {name} reads from around it (a global, a closed-over variable, a function) has changed between "
@@ -231,11 +231,17 @@ def while_current(formula: Callable[..., Any], captures: Captures, name: str) ->
             )
         return formula(*tensors)
 
-    return native
+    return composite
 
 
 def _kernel_plan(
-    name: str, joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
+    name: str,
+    joint: Joint,
+    composite: Flat,
+    outputs: Sequence[Any],
+    spec: Any,
+    exact: tuple[bool, bool],
+    backend: Backend,
 ) -> KernelPlan:
     results = [out for out in outputs if isinstance(out, Tensor)]
     n_inputs = len(joint.forward.graph.find_nodes(op="placeholder"))
@@ -246,7 +252,7 @@ def _kernel_plan(
     ours = [all(is_kernel(user.target) for user in g.users) for g in cotangents]
     return KernelPlan(
         joint,
-        native,
+        composite,
         forward,
         backward,
         joint.backward.forward,
@@ -341,7 +347,7 @@ def _restricted(plan: KernelPlan, outputs: Outputs, exact: bool, backend: Backen
 def _by_autograd(plan: KernelPlan, outputs: Outputs, layouts: tuple[Any, ...]) -> KernelPlan:
     """Return a plan whose backward is autograd's, from the inputs alone; which gradients it finds shows as it runs."""
     wanted = plan.joint.wanted
-    backward = functools.partial(vjp_by_autograd(plan.native, wanted, outputs, plan.n_inputs))
+    backward = functools.partial(vjp_by_autograd(plan.composite, wanted, outputs, plan.n_inputs))
     return replace(
         plan,
         joint=replace(plan.joint, unused=(True,) * len(wanted), connected=outputs),
@@ -356,7 +362,7 @@ def _by_autograd(plan: KernelPlan, outputs: Outputs, layouts: tuple[Any, ...]) -
 
 
 def vjp_by_autograd(
-    native: Flat, wanted: Sequence[int], connected: Sequence[int], n_inputs: int
+    composite: Flat, wanted: Sequence[int], connected: Sequence[int], n_inputs: int
 ) -> Callable[..., tuple[Tensor | None, ...]]:
     """Return the vjp of a formula: its tensors and the cotangents of its connected outputs to the wanted gradients.
 
@@ -369,7 +375,7 @@ def vjp_by_autograd(
         record = torch.is_grad_enabled()
         with torch.enable_grad():
             aliases = [_alias(x, i in wanted) for i, x in enumerate(inputs)]
-            outputs = [out for out in native(*aliases) if isinstance(out, Tensor)]
+            outputs = [out for out in composite(*aliases) if isinstance(out, Tensor)]
             return tuple(
                 torch.autograd.grad(
                     [outputs[i] for i in connected],

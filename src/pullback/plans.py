@@ -200,7 +200,7 @@ def _has_next_order(joint: Joint) -> bool:
 def _next_order(name: str, plan: KernelPlan, functions: Functions, backend: Backend) -> Callable[[Outputs], Gradients]:
     """Return the gradient of an op for recorded backwards, with separate plans for each set of used outputs.
 
-    The formula's captures are not guarded a second time: `plan.native` raises if they have changed.
+    The formula's captures are not guarded a second time: `plan.composite` raises if they have changed.
     """
     return functools.cache(lambda outputs: _gradients_by_plans(name, plan, functions, backend, outputs))
 
@@ -208,13 +208,13 @@ def _next_order(name: str, plan: KernelPlan, functions: Functions, backend: Back
 def _gradients_by_plans(
     name: str, plan: KernelPlan, functions: Functions, backend: Backend, outputs: Outputs
 ) -> Gradients:
-    gradient = vjp_by_autograd(plan.native, plan.joint.wanted, outputs, plan.n_inputs)
+    gradient = vjp_by_autograd(plan.composite, plan.joint.wanted, outputs, plan.n_inputs)
     value = derivative = gradient
     if functions.gradients is not None:
         value, derivative = (_selected(given, plan.joint.wanted) for given in functions.gradients)
     exact = (functions.exact[1], functions.exact[1])
     made = Functions(value, derivative, gradient, exact)
-    # given gradients come in two orders; `native` covers the next
+    # given gradients come in two orders; `composite` covers the next
     plans = Plans(f"the gradient of {name}", lambda _: made, (), backend, recorded=functions.gradients is None)
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:

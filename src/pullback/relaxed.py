@@ -1,8 +1,8 @@
 """Ops with the value of one formula and every derivative of another: straight-through estimators and surrogates.
 
-In plain eager mode the value and the derivative have kernels of their own. The native form is one expression: with
+In plain eager mode the value and the derivative have kernels of their own. The composite form is one expression: with
 `s = soft(x)` and `d = stop_gradient(s) - s`, which is +0 (or NaN where `s` is not finite),
-`hard - where(isnan(d), 0, d)` has the value of `hard` bit for bit and the derivative of `s`, in native ops alone, so
+`hard - where(isnan(d), 0, d)` has the value of `hard` bit for bit and the derivative of `s`, in PyTorch's ops alone, so
 every transform supports it.
 (`hard + (soft - soft.detach())`, the textbook form, turns −0 into +0, and ±∞ into NaN.)
 """
@@ -46,11 +46,11 @@ class Relaxed(Derived):
         self._derivative = _derivative(hard, soft, name)
         self._exact = (True, exact_gradient)
 
-    def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute the native form."""
+    def transformable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute the composite form."""
         return self._native(*args, **kwargs)
 
-    compiled = native
+    compiled = transformable
 
     def recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Refuse: the derivative of the recorded ops would be that of `hard`."""
@@ -99,7 +99,7 @@ def _combined(
     names = _keywords(hard, soft)
 
     @functools.wraps(hard)
-    def native(*args: Any, **kwargs: Any) -> Any:
+    def composite(*args: Any, **kwargs: Any) -> Any:
         by_name = {names.get(key, key): value for key, value in kwargs.items()}
         world = dispatch.world()
         if world is World.SCRIPT:
@@ -123,7 +123,7 @@ def _combined(
         pairs = zip(values, relaxations, strict=True)
         return _torch.tree_unflatten([_value_of(h, s, i, name, combine) for i, (h, s) in enumerate(pairs)], spec)
 
-    return native
+    return composite
 
 
 def _without_grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

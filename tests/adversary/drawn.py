@@ -372,7 +372,7 @@ NATIVE_FORMS = [
     "second()",
     "third()",
 ]
-"""Contexts in which an op with stable forms uses its jet of native ops, or is differentiated beyond it."""
+"""Contexts in which an op with stable forms uses its jet of PyTorch's ops, or is differentiated beyond it."""
 PLAIN = (
     ["backward()"] * 8
     + ["layouts()"] * 3

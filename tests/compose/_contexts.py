@@ -41,8 +41,8 @@ OF_TORCH = (
     "<class 'torch.autograd.function.Function'> should not be instantiated",  # Dynamo does, for any Function
     "`torch.jit.script_method` is deprecated",  # Inductor's first use
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # run_decompositions
-    "A model attribute `lifted_tensor_0` requires gradient",  # export of func.grad, of native ops as well
-    "Attempted to insert a get_attr Node with no underlying reference",  # linearize, of native ops as well
+    "A model attribute `lifted_tensor_0` requires gradient",  # export of func.grad, of PyTorch's ops as well
+    "Attempted to insert a get_attr Node with no underlying reference",  # linearize, of PyTorch's ops as well
 )
 """Warnings of PyTorch's own code about itself, as regular expressions."""
 
@@ -144,7 +144,7 @@ def cells(family: str) -> Any:
 
 
 def judge(row: Context, column: str, outcome: Outcome | None = None) -> None:
-    """Assert the verdict that the row expects; skip a cell where PyTorch raises the same error for native ops."""
+    """Assert the verdict that the row expects; skip a cell where PyTorch raises the same error for PyTorch's ops."""
     if row.needs_compiler and not HAS_COMPILER:
         pytest.skip("no C++ compiler")
     outcome = outcome or measure(row, column)

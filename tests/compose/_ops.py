@@ -30,7 +30,7 @@ def derived(x):
 
 
 def with_forms(x):
-    """A derived op with stable forms: its derivatives use native forms, not the formula."""
+    """A derived op with stable forms: its derivatives use composite forms, not the formula."""
     return x * x * x
 
 

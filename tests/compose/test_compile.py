@@ -9,7 +9,7 @@ from tests.compose._ops import OURS, X
 
 ALL = dict.fromkeys(OURS, "RuntimeError")
 AGAIN = r"does not currently support double backward"
-"""Error of AOTAutograd for every compiled function, native ops included."""
+"""Error of AOTAutograd for every compiled function, PyTorch's ops included."""
 
 
 def compiled(function, backend="aot_eager", **options):

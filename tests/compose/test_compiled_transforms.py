@@ -8,7 +8,7 @@ from tests.compose._ops import OURS, X
 from tests.compose.test_compile import compiled
 from tests.compose.test_transforms import ONES, diagonal, summed
 
-ALL = dict.fromkeys(OURS, "Unsupported")  # native ops too
+ALL = dict.fromkeys(OURS, "Unsupported")  # PyTorch's ops too
 RULED = ("ruled", "ruled by jvp")
 
 

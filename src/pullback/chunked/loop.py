@@ -61,7 +61,7 @@ class ChunkedLoss:
         name: of the op.
         split: the formula.
         size: number of rows of a chunk.
-        native: the formula on the tensors of a call, for higher derivatives.
+        composite: the formula on the tensors of a call, for higher derivatives.
         before, after: of the split.
         sums: shape and dtype of each.
         plain: returns kernels for the sums without gradients, by number of rows: `ahead` of them, or all.
@@ -71,7 +71,7 @@ class ChunkedLoss:
     name: str
     split: RowSplit
     size: int
-    native: Flat
+    composite: Flat
     before: Lowered
     after: Lowered
     sums: tuple[tuple[torch.Size, torch.dtype], ...]
@@ -289,7 +289,7 @@ class _ChunkedFunction(torch.autograd.Function):
         recorded = torch.is_grad_enabled() or (not world.is_compiling and _torch.in_functorch())
         gradients: Sequence[Tensor | None]
         if recorded or world is not World.EAGER or are_observed([g]):
-            gradients = vjp_by_autograd(chunks.native, differentiation.wanted, [0], len(tensors))(*tensors, g)
+            gradients = vjp_by_autograd(chunks.composite, differentiation.wanted, [0], len(tensors))(*tensors, g)
         else:
             try:
                 found = ctx.found.pop()

@@ -31,7 +31,7 @@ _BYTES = 2**24
 
 
 def chunk_plan(
-    call: Call, name: str, functions: Functions, reads: Captures, grad: bool, backend: Backend, size: int | str
+    call: Call, name: str, functions: Functions, captures: Captures, grad: bool, backend: Backend, size: int | str
 ) -> ChunkPlan | InlinePlan:
     """Prove that a call is a function of sums over rows, and plan it by chunks of a given number of rows.
 
@@ -39,11 +39,11 @@ def chunk_plan(
         FormulaError: if there is no proof.
     """
     with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False), torch.inference_mode(False):
-        return _chunk_plan(call, name, functions, reads, grad, backend, size)
+        return _chunk_plan(call, name, functions, captures, grad, backend, size)
 
 
 def _chunk_plan(
-    call: Call, name: str, functions: Functions, reads: Captures, grad: bool, backend: Backend, size: int | str
+    call: Call, name: str, functions: Functions, captures: Captures, grad: bool, backend: Backend, size: int | str
 ) -> ChunkPlan | InlinePlan:
     if call.obstacle:
         advice = "Pass a copy of one" if call.repeats else "Pass the tensors that it needs as arguments"
@@ -51,8 +51,8 @@ def _chunk_plan(
     structure: list[Any] = []
     flat = call.flat(functions.derivative, structure)
     facts = facts_of(flat, call.tensors, name, in_place=True)
-    if reads.obstacle and not facts.obstacle:
-        raise _unfit(name, reads.obstacle, "Pass the tensors that it needs as arguments")
+    if captures.obstacle and not facts.obstacle:
+        raise _unfit(name, captures.obstacle, "Pass the tensors that it needs as arguments")
     asks = "it asks for `requires_grad` of a tensor" if facts.asks_grad else ""
     obstacle = facts.obstacle or asks or _not_a_loss(facts.outputs, structure[0])
     if obstacle:
@@ -65,8 +65,8 @@ def _chunk_plan(
     split = split_by_rows(graph) if isinstance(graph, fx.GraphModule) else graph
     if isinstance(split, str):
         raise _refusal(name, split)
-    native = while_current(call.flat(functions.native), reads, name)
-    chunks = _chunks(name, call.tensors, split, native, wanted, backend, functions.exact, size)
+    composite = while_current(call.flat(functions.composite), captures, name)
+    chunks = _chunks(name, call.tensors, split, composite, wanted, backend, functions.exact, size)
     return ChunkPlan(functools.partial(run, chunks), len(call.tensors), split.rows, chunks.size)
 
 
@@ -93,7 +93,7 @@ def _chunks(
     name: str,
     tensors: Sequence[Tensor],
     split: RowSplit,
-    native: Flat,
+    composite: Flat,
     wanted: Sequence[int],
     backend: Backend,
     exact: tuple[bool, bool],
@@ -113,7 +113,7 @@ def _chunks(
         {m: steps.plain(m, ahead) for m in numbers} if ahead and not (differentiation and differentiation.alone) else {}
     )
     sums = tuple((s.shape, s.dtype) for s in steps.sums)
-    return ChunkedLoss(name, split, n, native, before, after, sums, plain, differentiation)
+    return ChunkedLoss(name, split, n, composite, before, after, sums, plain, differentiation)
 
 
 def _without_values(

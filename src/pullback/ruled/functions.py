@@ -61,7 +61,7 @@ class Ruled:
             return _structured(record, _apply(rule, record, *tensors))
         return _structured(record, value_of(rule, record, tensors, tracked=False)[0])
 
-    def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def transformable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the formula inside a Function that transforms, tracers and modes accept, with the rule.
 
         Raises:
@@ -78,7 +78,7 @@ class Ruled:
         require_unwritten(rule, before)
         return _structured(record, results[: len(record.differentiable)])
 
-    subclassed = native
+    subclassed = transformable
 
     def compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Function that Dynamo traces, with the rule."""

@@ -32,7 +32,7 @@ from pullback.stable.quick import QuickForms, unfilled_holes
 from pullback.stable.rewriting import tidy
 from pullback.stable.singularities import removable_holes
 from pullback.stable.term import Term, parse
-from pullback.stable.tower import MAX_ORDER, DerivativeTower, NativeForms, Partials, native_of
+from pullback.stable.tower import MAX_ORDER, CompositeForms, DerivativeTower, Partials, composite_of
 from pullback.stable.trial import mpmath_limit
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -47,7 +47,7 @@ class Forms:
 
     Attributes:
         value, first: functions of `arity` tensors.
-        native: the same in native ops, for transforms and tracers, with derivatives of several orders.
+        composite: the same in PyTorch's ops, for transforms and tracers, with derivatives of several orders.
         recorded: used where autograd records in plain eager mode: with derivatives of every order.
         arity: number of tensors.
         certificates: their sources: one, or those of the formula's pointwise parts.
@@ -60,7 +60,7 @@ class Forms:
 
     value: Callable[..., Any]
     first: Callable[..., Any]
-    native: NativeForms
+    composite: CompositeForms
     recorded: Callable[..., Any]
     arity: int
     certificates: tuple[Certificate, ...] = ()
@@ -95,11 +95,11 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
         substitute_forms(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
         for order in ("value", "within", "recorded")
     )
-    native = NativeForms(
-        lambda order: substitute_forms(cut, {part: forms.native.of(order) for part, forms in found.items()}, dtype)
+    composite = CompositeForms(
+        lambda order: substitute_forms(cut, {part: forms.composite.of(order) for part, forms in found.items()}, dtype)
     )
     certificates = {c.key: c for forms in found.values() for c in forms.certificates}
-    return Forms(value, first, native, recorded, cut.arity, tuple(certificates.values()))
+    return Forms(value, first, composite, recorded, cut.arity, tuple(certificates.values()))
 
 
 def key_of(meaning: Meaning, dtype: torch.dtype) -> Key:
@@ -121,11 +121,11 @@ def forms_of_rules(
     curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
     first = first_order(value, slopes) if found.value is not None or found.steeper else formula
     partials = Partials({(): value, **found.derivatives}, found.drafts, meaning, dtype)
-    native, tower = native_of(partials, written), DerivativeTower(partials.find, written)
+    composite, tower = composite_of(partials, written), DerivativeTower(partials.find, written)
     pair = _gradients(slopes, curvatures)
-    recorded = _recorded(tower, native)
+    recorded = _recorded(tower, composite)
     return Forms(
-        value, first, native, recorded, arity, rules=found.rules, gradients=pair, derivatives=found.derivatives
+        value, first, composite, recorded, arity, rules=found.rules, gradients=pair, derivatives=found.derivatives
     )
 
 
@@ -145,12 +145,12 @@ def forms_of_certificate(found: Certificate, meaning: Meaning, written: Callable
         derivatives[by] = curvature
     programs = {tuple(names.index(name) for name in by): form.program for by, form in found.forms.items() if by}
     partials = Partials({(): value, **derivatives}, programs, meaning, dtype)
-    native, tower = native_of(partials, written), DerivativeTower(partials.find, written)
+    composite, tower = composite_of(partials, written), DerivativeTower(partials.find, written)
     return Forms(
         value,
         first_order(value, slopes),
-        native,
-        _recorded(tower, native),
+        composite,
+        _recorded(tower, composite),
         len(names),
         (found,),
         gradients=_gradients(slopes, curvatures),
@@ -168,11 +168,11 @@ def _gradients(
     return gradients(slopes), gradients(differentiable)
 
 
-def _recorded(tower: DerivativeTower, native: NativeForms) -> Callable[..., Tensor]:
+def _recorded(tower: DerivativeTower, composite: CompositeForms) -> Callable[..., Tensor]:
     def recorded(*tensors: Tensor) -> Tensor:
         if dispatch.in_dynamo():
-            return native.made[2](*tensors)
-        return tower(*tensors) if dispatch.world() is World.EAGER else native.of(MAX_ORDER)(*tensors)
+            return composite.made[2](*tensors)
+        return tower(*tensors) if dispatch.world() is World.EAGER else composite.of(MAX_ORDER)(*tensors)
 
     return recorded
 
@@ -242,7 +242,7 @@ def forms_of_filled_holes(
     return Forms(
         value=_with_limits_at_holes(formula, found),
         first=filled(formula, 1),
-        native=NativeForms(lambda order: filled(written, order)),
+        composite=CompositeForms(lambda order: filled(written, order)),
         recorded=filled(written, MAX_ORDER),
         arity=1,
         rules=tuple(f"the limit at {hole.at:g}" for hole in found),
@@ -250,7 +250,7 @@ def forms_of_filled_holes(
 
 
 def _derivatives(term: Term, name: str) -> list[Term]:
-    """A term and its derivatives, as far as native forms carry them; empty if one of them has no term."""
+    """A term and its derivatives, as far as composite forms carry them; empty if one of them has no term."""
     terms = [term]
     try:
         while len(terms) <= MAX_ORDER:

@@ -1,4 +1,4 @@
-"""Functions with given derivatives, in native ops: the native form of an op whose derivatives have stable forms.
+"""Functions with given derivatives, in PyTorch's ops: the composite form of an op whose derivatives have stable forms.
 
 With `a` a copy of `x` whose gradient is stopped and `d = x − a`, the Taylor polynomial s = d f₁(a) + d² f₂(a) / 2 + …
 is 0, and its derivatives are f₁(a), f₂(a), …: of dᵏ/k! at d = 0 the k-th derivative is 1, and every other is 0. As for
@@ -8,8 +8,8 @@ several inputs there is a term for each partial derivative: that by x n times an
 dₓⁿ d_yᵐ / (n! m!).
 
 A polynomial of order n has no derivative beyond n: that would be 0, silently. So the next one is an error
-(`_error_from`). No composition of finitely many native ops is right in all orders: the terms of a Taylor series with
-the right coefficients are infinitely many.
+(`_error_from`). No composition of finitely many ops is right in all orders: a Taylor series has infinitely many
+terms.
 
 Where x is ±∞, d is not defined. There f(x) is f₁(a) x if these are equal, as for a function that grows like its
 asymptote, or if f(a) is NaN: this has the derivative f₁(a), and 0 for the higher ones. Otherwise the derivatives by an
@@ -273,9 +273,9 @@ def nan_from(order: int, d: Tensor) -> Tensor:
 def _error_from(order: int, x: Tensor) -> Tensor:
     """Zero whose derivatives by x are 0 below an order; at that order PyTorch raises an error.
 
-    A graph has native ops only, so one of these has to refuse. The derivative of `polygamma(n)` is `polygamma(n + 1)`,
-    and n is a 64-bit integer, which PyTorch refuses if it is negative: beyond 2⁶³ − 1 it is. The tensor is
-    empty, so that nothing is computed, and its sum is 0.
+    A graph has only PyTorch's ops, so one of these has to refuse. The derivative of `polygamma(n)` is
+    `polygamma(n + 1)`, and n is a 64-bit integer, which PyTorch refuses if it is negative: beyond 2⁶³ − 1 it is. The
+    tensor is empty, so that nothing is computed, and its sum is 0.
     """
     if not x.numel():  # vmap has no rule for a batch of nothing
         return x.new_zeros(())

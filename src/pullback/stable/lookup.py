@@ -50,13 +50,13 @@ class StableForms:
 
         @_torch.assume_constant_result
         def make(dtype: torch.dtype) -> int:
-            """Run while Dynamo traces: make the native form; return the number of orders it carries, 0 without one."""
+            """Make the composite form while Dynamo traces; return the number of orders it carries, 0 without one."""
             forms = self._of(dtype)
             # a compiled graph is differentiated at most one more time, an exported one any number of times
             order = MAX_ORDER if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiation_depth())
             if forms is None or order > MAX_ORDER:
                 return 0
-            forms.native.of(order)
+            forms.composite.of(order)
             return order
 
         self._look_up_compiling, self._make_compiling = look_up, make
@@ -67,14 +67,14 @@ class StableForms:
         forms = None if dtype is None else self._of(dtype)
         return None if forms is None or forms.arity != len(args) else forms
 
-    def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    def composite(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """Native form for transforms and tracers; `None` where the formula as written stands.
 
-        That is where there are no forms, and for derivatives beyond the orders that native forms carry.
+        That is where there are no forms, and for derivatives beyond the orders that composite forms carry.
         """
         forms = self.forms(args, kwargs)
         order = 0 if forms is None else _order(args)
-        return forms.native.of(order) if forms is not None and order else None
+        return forms.composite.of(order) if forms is not None and order else None
 
     def compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """Native form where Dynamo traces the call: it guards on the attributes that this reads."""
@@ -86,7 +86,7 @@ class StableForms:
         if forms is None or forms.arity != len(args):
             return None
         order = self._make_compiling(dtype)
-        return forms.native.made[order] if order else None
+        return forms.composite.made[order] if order else None
 
     def use(self, *found: Certificate) -> None:
         """Use a certificate from now on, or those of the formula's parts, all for one dtype.

@@ -1,9 +1,9 @@
-"""Derivatives of stable forms of every order: as native forms for tracers, and as a tower in plain eager mode.
+"""Derivatives of stable forms of every order: as composite forms for tracers, and as a tower in plain eager mode.
 
 A certificate has the value and derivatives of first and second order. The next ones are the symbolic derivatives of
-these (`Partials`). A native form (`jet`) carries a fixed number of orders, so there is one for each (`NativeForms`). In
-plain eager mode autograd records a node for each derivative, and the next is computed on demand; after the last form,
-it is the derivative of the formula as written (`DerivativeTower`).
+these (`Partials`). A composite form (`jet`) carries a fixed number of orders, so there is one for each
+(`CompositeForms`). In plain eager mode autograd records a node for each derivative, and the next is computed on demand;
+after the last form, it is the derivative of the formula as written (`DerivativeTower`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pullback.stable.rewriting import tidy
 from pullback.stable.term import Term, topological, variables
 
 MAX_ORDER = 4
-"""Largest number of derivative orders that a native form carries."""
+"""Largest number of derivative orders that a composite form carries."""
 _MOST_TERMS = 2000
 """Largest number of terms of a symbolic derivative; beyond, the formula is used as written."""
 
 
-class NativeForms:
-    """The native forms of a formula, by the number of derivative orders that they carry (`jet`).
+class CompositeForms:
+    """The composite forms of a formula, by the number of derivative orders that they carry (`jet`).
 
     The number of times that a transform or tracer differentiates is unknown when the op is called, and each order has a
     cost: so there is one form for each number.
@@ -83,7 +83,7 @@ class Partials:
         return {by: self.of(by) for k in range(1, order + 1) for by in combinations_with_replacement(n, k)}
 
     def find(self, by: By) -> Function | None:
-        """A partial derivative, if native forms carry its order and it can be made."""
+        """A partial derivative, if composite forms carry its order and it can be made."""
         try:
             return self.of(by) if len(by) <= MAX_ORDER else None
         except DerivativeError:
@@ -123,7 +123,7 @@ class Partials:
         return term
 
 
-def native_of(partials: Partials, written: Callable[..., Tensor]) -> NativeForms:
+def composite_of(partials: Partials, written: Callable[..., Tensor]) -> CompositeForms:
     """Native forms of a formula; `written` is the formula, for orders that cannot be made."""
 
     def make(order: int) -> Function:
@@ -132,7 +132,7 @@ def native_of(partials: Partials, written: Callable[..., Tensor]) -> NativeForms
         except DerivativeError:
             return written
 
-    return NativeForms(make)
+    return CompositeForms(make)
 
 
 class DerivativeTower:

@@ -119,7 +119,7 @@ def _add_forms(spec: FunctionSpec, forms: Any) -> None:
     if forms.derivatives is not None:
         spec.forms = forms
     elif not forms.certificates:
-        spec.value = spec.surrogate = lambda *inputs: [forms.native.of(2)(*inputs)]
+        spec.value = spec.surrogate = lambda *inputs: [forms.composite.of(2)(*inputs)]
 
 
 def _returns_tuple(spec: FunctionSpec, tensors: Sequence[Tensor]) -> bool:

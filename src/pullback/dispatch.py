@@ -5,7 +5,6 @@ A handler is one way of giving a derivative, with a method for each way of runni
 | world | `Derived` | `Relaxed` | `Ruled` |
 |---|---|---|---|
 | plain eager mode | kernels in one autograd node | the same | the rule in one autograd node |
-| a tensor subclass | the formula, op by op | the same | the rule, in a Function that transforms accept |
 | Dynamo | PyTorch's ops | PyTorch's ops | the rule, as a Function that Dynamo traces |
 | `torch.fx.symbolic_trace` | one node of the graph | the same | the same |
 | any other | PyTorch's ops | PyTorch's ops | the rule, in a Function that transforms accept |

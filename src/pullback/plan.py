@@ -117,7 +117,10 @@ class ChunkPlan:
 
 @dataclass(frozen=True, slots=True)
 class InlinePlan:
-    """The formula op by op, in PyTorch's kernels; `why` says for what reason."""
+    """The formula op by op, in PyTorch's kernels; `why` says for what reason.
+
+    It takes the arguments as they are, so no number of tensors fits: `n_inputs` equals none.
+    """
 
     why: str
     n_inputs: ClassVar[int] = -1

@@ -1,6 +1,6 @@
 """The audit of one subject: a working example, its variants, the facts about them, and the rules.
 
-It runs inside a separate process (`runner.py`). Rules ask this object for facts, which are computed once.
+It runs inside a separate process (`runner/`). Rules ask this object for facts, which are computed once.
 """
 
 from __future__ import annotations

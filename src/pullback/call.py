@@ -78,7 +78,7 @@ class Call:
         leaves: arguments, with containers flattened.
         tensors: those that are tensors.
         key: see `key_of`; with the structure of the containers.
-        structure: the identity of that; empty where there are none, `None` where it has none (`identity.leaves_and_structure`).
+        structure: the identity of that; empty where there are none, `None` where it has none (`graph.identity`).
     """
 
     __slots__ = ("_positions", "_spec", "key", "leaves", "structure", "tensors")

@@ -233,6 +233,19 @@ def test_infos_are_named_and_warnings_short_beside_an_error():
     assert warning.endswith("…\n")
 
 
+@pytest.mark.parametrize("in_full", [False, True])
+def test_functions_of_one_name_in_two_files_have_a_section_each(in_full):
+    other = replace(WRONG, message="Another gradient.", location=Location("examples/copy.py", 31))
+    text = rendered(report(WRONG, other, subjects=2), in_full=in_full, width=120)
+    assert [line for line in text.splitlines() if line == "MaskedSum"] == ["MaskedSum"] * 2
+    assert "  error PB101 wrong-vjp  examples/copy.py:31\n    Another gradient.\n" in text
+
+
+def test_infos_of_one_name_in_two_files_count_as_two_functions():
+    other = replace(INFO, location=Location("examples/copy.py", 31))
+    assert "autocast (PB413) in 2" in rendered(report(INFO, other, WRONG, subjects=2), width=120)
+
+
 def test_infos_that_exceed_a_line_are_a_range_of_ids():
     infos = [replace(INFO, rule=f"PB41{i}", message=f"No {i}.", verdict="inconclusive") for i in range(6)]
     assert "\ninfo PB410–PB415\n" in render_text(report(*infos))

@@ -173,4 +173,5 @@ def _few(findings: Sequence[Finding]) -> str:
 
 
 def _names(findings: Sequence[Finding]) -> list[str]:
-    return list(dict.fromkeys(finding.subject for finding in findings))
+    places = dict.fromkeys((finding.subject, finding.location.file) for finding in findings)
+    return [name for name, _ in places]

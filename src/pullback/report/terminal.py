@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from enum import Enum
-from itertools import groupby
 
 from rich.console import Console
 from rich.syntax import Syntax
@@ -160,7 +159,10 @@ def _print_sections(findings: Sequence[Finding], console: Console, detail: Detai
         detail: level of detail.
         heading: of the only function; by default, the name of each function.
     """
-    for name, members in groupby(findings, key=lambda finding: finding.subject):
+    by_place: dict[tuple[str, str | None], list[Finding]] = {}
+    for finding in findings:  # functions of two files may have one name
+        by_place.setdefault((finding.subject, finding.location.file), []).append(finding)
+    for (name, _), members in by_place.items():
         console.print(heading or Text(clean_line(name), style="bold underline"), soft_wrap=True)
         groups = groups_of(members)
         if detail is Detail.FULL:

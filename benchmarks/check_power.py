@@ -1,4 +1,4 @@
-"""Number of seeded bugs that `pullback.check` finds, and that PyTorch's own checkers find.
+"""Number of planted bugs that `pullback.check` finds, and that PyTorch's own checkers find.
 
 Runs every mutant of `tests/mutants` through
 

@@ -161,4 +161,4 @@ def test_explain_of_an_untraceable_formula_has_no_derivative():
 
     page = chosen.explain(torch.ones(3, requires_grad=True))
     assert "Derivative (vjp), of the formula: PyTorch's, of which no graph can be made." in page
-    assert "Runs as it stands" in page
+    assert "Runs op by op" in page

@@ -251,7 +251,7 @@ class Op:
         live = Call(args, kwargs, grad=True).requiring_grad()
         plan = plans.of(live, True)
         if isinstance(plan, InlinePlan) and any(x.requires_grad for x in live.tensors):
-            raise OptionError(f"{self.__name__} runs as it stands, since {plan.why}.")
+            raise OptionError(f"{self.__name__} runs op by op, since {plan.why}.")
         plans.of(Call(args, kwargs, grad=False), False)
         plans.wait_for_node(plan)
         return self
@@ -363,7 +363,7 @@ def _how(plans: Plans, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     if isinstance(plan, ChunkPlan):
         return f"by chunks of {plan.size} of {plan.rows} rows, the gradient with the value, inside one autograd node"
     if isinstance(plan, InlinePlan):
-        return f"as it stands, since {plan.why}"
+        return f"op by op, since {plan.why}"
     return "as graphs of its value and gradient, inside one autograd node"
 
 

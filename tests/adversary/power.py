@@ -1,4 +1,4 @@
-"""Share of the seeded faults (`faults.py`) that fuzzing finds: `python -m tests.adversary.power --minutes 10`.
+"""Share of the planted faults (`faults.py`) that fuzzing finds: `python -m tests.adversary.power --minutes 10`.
 
 Each fault is put into a copy of the library. Fuzzing then runs on the copy for some minutes, until it finds a failure
 that the library itself does not have.

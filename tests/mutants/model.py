@@ -8,7 +8,7 @@ INFORMS = ("PB410", "PB415", "PB704")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A seeded bug.
+    """A planted bug.
 
     `old` occurs exactly once in the base's source and becomes `new`; `also` holds further such pairs where a
     bug needs two places. `mode` is the row of the table of failure modes (0: waste, which is not in the table).

@@ -38,7 +38,7 @@ help:
 	@echo "make test-all  the tests that 'make test' leaves out: 45 minutes; CI runs both"
 	@echo "make fuzz      random formulas against PyTorch, for MINUTES=30, from a seed that it prints"
 	@echo "make docs      these pages as a site, in site/: open site/index.html"
-	@echo "make format    format the code and mend what the linter can"
+	@echo "make format    format the code and apply the linter's fixes"
 	@echo "make clean     remove .venv, caches and build products"
 
 demo: $(STAMP)

@@ -39,7 +39,7 @@ Each row is a context: one way of differentiating an op. The derived ops, "formu
 x³. The others return x but declare the derivative of x³, so a context that ignores the rule gives 1 instead of 3x². All
 results are in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
-- **kept**: the value and the derivative are right.
+- **kept**: the value and the derivative are correct.
 - **refused**: an error explains what is not supported; for ops of Pullback it also names the op and the remedy.
 - **error**: any other error, from inside PyTorch.
 - **SILENTLY WRONG**: a wrong value or derivative without an error.

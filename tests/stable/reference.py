@@ -107,6 +107,7 @@ def value(root, **point):
             elif term.op == NAMED:
                 found[term] = NUMBERS[term.value]()
             else:
+                assert term.op in FUNCTIONS, f"add {term.op}, by mpmath, to FUNCTIONS in tests/stable/reference.py"
                 found[term] = FUNCTIONS[term.op](*(found[a] for a in term.args))
                 if isinstance(found[term], mpmath.mpc) or mp.isinf(found[term]):
                     return None

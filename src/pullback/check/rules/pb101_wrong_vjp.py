@@ -5,7 +5,7 @@ The backward is called with a random cotangent. Its result is compared with a nu
 along random directions and then element by element. The numeric derivative uses central differences with Richardson
 extrapolation, and its error bar combines the truncation error with the measured noise of the forward. The gradient is
 `wrong` if it is off by more than ten times the error bar. At a kink every value between the one-sided derivatives is
-right.
+correct.
 
 The rule runs on the example and on its variants: exact zeros; negative, large, tied and whole numbers; sizes 0, 1 and
 primes; a matrix with an added middle dimension of size 1 if the forward accepts that as rows too; other strides and
@@ -21,7 +21,7 @@ Training converges more slowly, or to another solution, and nothing raises.
 ## Limits
 - `inconclusive`: the forward is too noisy to resolve the difference, for example because it computes in float32; or the
   difference vanishes with ten times the iterations, set by an argument called `n_iter`, `max_iter`, `steps` or the
-  like. It is also `inconclusive`, as a warning, if the gradient is right for symmetric matrices only, unless the
+  like. It is also `inconclusive`, as a warning, if the gradient is correct for symmetric matrices only, unless the
   function says "symmetric", "Hermitian" or "positive definite", or reads one triangle only, as `cholesky` does.
 - `intended` (severity info): the backward is not a derivative on purpose, and its structure shows it: the forward is
   flat almost everywhere, or returns an input unchanged, or is a clamp whose gradient differs only where it saturates.
@@ -36,7 +36,7 @@ Training converges more slowly, or to another solution, and nothing raises.
   iterates for as long as its values require, so it may not have converged; the input is the scale or bound of a
   quantiser, beside an estimate for the quantised values; or the function writes twice to one place because indices
   repeat.
-- One warning for all inputs that may not be valid inputs. Guessed inputs also give a warning if the gradient is right
+- One warning for all inputs that may not be valid inputs. Guessed inputs also give a warning if the gradient is correct
   for another guess; the audit then goes on with that guess.
 - If the forward returns memory that it never wrote, only that is reported, and no rule compares values.
 - A gradient that is `None` is PB107. If PB107 does not run, this rule reports it; it too is a warning if the example

@@ -7,7 +7,7 @@ input or returns a Jacobian.
 
 ## Why it hurts
 `jacfwd`, `hessian`, Hessian-vector products and everything else that uses forward-over-reverse is wrong, while training
-looks right.
+looks correct.
 
 ## Limits
 Functions without a `jvp` raise in forward mode, which PB407 covers. The rule runs on the example alone, and reports

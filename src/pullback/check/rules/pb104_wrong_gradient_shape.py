@@ -10,7 +10,7 @@ gradient has the broadcast shape, that is PB115.
 Either the first backward raises or, if the sizes happen to fit, the gradient is silently wrong.
 
 ## Limits
-The rule runs on the example and on its variants of size 1. It is an info if the engine's sum happens to be right, or
+The rule runs on the example and on its variants of size 1. It is an info if the engine's sum happens to be correct, or
 only removes dimensions of size 1. It is a warning if a whole-number argument may no longer fit the size, and on guessed
 shapes if other shapes work.
 

@@ -12,7 +12,7 @@ A float64 input gets a float32 gradient: `gradcheck` becomes noisy, and solvers 
 ## Limits
 A dtype wider than the input's costs memory but no precision, and is not reported. The rule runs on the example, and on
 float32 inputs if the forward accepts them. A function that quantises has few digits on purpose, so the precision is
-checked only if the gradient is right. A cast to float32 in the forward is an info, since the function computes in
+checked only if the gradient is correct. A cast to float32 in the forward is an info, since the function computes in
 float32 on purpose.
 
 ## Bad

@@ -1,7 +1,7 @@
 """gradient-in-wrong-slot (PB106): the gradients of two inputs are swapped.
 
 ## What it finds
-A wrong gradient (as in PB101) that becomes right when it is exchanged with the gradient of another input of the
+A wrong gradient (as in PB101) that becomes correct when it is exchanged with the gradient of another input of the
 same shape.
 
 ## Why it hurts

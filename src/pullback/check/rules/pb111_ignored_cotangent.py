@@ -6,7 +6,7 @@ depends on an input, the backward ignores the cotangent. The source shows the si
 that is never read.
 
 ## Why it hurts
-The gradient is right only if the upstream gradient is 1. Loss weights, gradient accumulation and auxiliary losses
+The gradient is correct only if the upstream gradient is 1. Loss weights, gradient accumulation and auxiliary losses
 silently have no effect.
 
 ## Limits

@@ -9,7 +9,7 @@ materialised first, and `torch.func` and forward-over-reverse see the wrong shap
 input before broadcasting, the product may broadcast again and be summed to a wrong number, which PB101 reports too.
 
 ## Limits
-It is a warning if the sum is right. If the forward broadcasts by accident, reject such shapes in the forward.
+It is a warning if the sum is correct. If the forward broadcasts by accident, reject such shapes in the forward.
 
 ## Bad
 ```python

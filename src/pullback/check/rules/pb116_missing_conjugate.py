@@ -2,7 +2,7 @@
 
 ## What it finds
 PyTorch's gradient of a complex input is the conjugate Wirtinger derivative: the backward of a holomorphic f is `g *
-f'(x).conj()`. The rule reports a gradient that is wrong but right once conjugated, or that is wrong only for complex
+f'(x).conj()`. The rule reports a gradient that is wrong but correct once conjugated, or that is wrong only for complex
 inputs.
 
 ## Why it hurts

@@ -3,7 +3,7 @@
 ## What it finds
 Differentiable inputs whose values change during the forward and that are not returned and marked by `ctx.mark_dirty`,
 and inputs whose memory the forward frees (`resize_(0)` of a storage). It is a warning if an output has the same values
-and the gradient passes unchanged, since later uses of the input then get the right gradient.
+and the gradient passes unchanged, since later uses of the input then get the correct gradient.
 
 ## Why it hurts
 Autograd does not know of the change. A later use of the input sees the new values but gets the derivative of the old

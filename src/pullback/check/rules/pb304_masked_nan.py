@@ -1,7 +1,7 @@
 """masked-nan (PB304): the gradient is NaN because of a branch that is not selected.
 
 ## What it finds
-Points at which the value is finite and right, and the gradient is NaN or infinite although its exact value is finite.
+Points at which the value is finite and correct, and the gradient is NaN or infinite although its exact value is finite.
 The usual cause is a branch of `torch.where` that is *not* selected there and is infinite or undefined, or has such a
 derivative: its cotangent is 0, and 0 · ∞ is NaN. The other cause is a backward that multiplies a mask by a non-finite
 number: the gradient is then NaN in float64 too, at inputs between 0.01 and 100. The exact value is computed as in
@@ -9,7 +9,7 @@ PB301, and the finding names the branch. If the forward cannot be traced as a fo
 is NaN in float64 too, at a finite value whose numeric derivative is finite.
 
 ## Why it hurts
-The forward looks safe, and its values are right. But the mask that was to avoid a NaN brings it back in the backward,
+The forward looks safe, and its values are correct. But the mask that was to avoid a NaN brings it back in the backward,
 and from there into every parameter.
 
 ## Limits

@@ -3,14 +3,15 @@
 ## What it finds
 For a pointwise function, the rule finds every point between -16 and 16 where the gradient jumps, and bisects it to two
 neighbouring float64 numbers. There it compares the gradient with the one-sided derivatives of the forward, computed
-numerically from either side, with error bars. At a kink every value between the two is right: either end, the average,
-or 0.5. The gradient is wrong if it lies outside by more than ten error bars, on two sequences of step sizes. The
-comparison also finds a jump of the gradient where the forward has no kink, such as a mask with a slightly wrong bound.
+numerically from either side, with error bars. At a kink every value between the two is correct: either end, the
+average, or 0.5. The gradient is wrong if it lies outside by more than ten error bars, on two sequences of step sizes.
+The comparison also finds a jump of the gradient where the forward has no kink, such as a mask with a slightly wrong
+bound.
 
 ## Why it hurts
-`(x <= c) * a + (x >= c) * b` is right everywhere except at `c`, where it is the sum of both. Inputs that were clipped,
-quantised or initialised to `c` are exactly there. A mask whose bound differs from the forward's is wrong on a narrow
-interval that random tests seldom hit.
+`(x <= c) * a + (x >= c) * b` is correct everywhere except at `c`, where it is the sum of both. Inputs that were
+clipped, quantised or initialised to `c` are exactly there. A mask whose bound differs from the forward's is wrong on a
+narrow interval that random tests seldom hit.
 
 ## Limits
 It is an error if the gradient is also wrong beside the jump, and a warning if it is wrong only at the point itself.

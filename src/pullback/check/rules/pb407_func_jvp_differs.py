@@ -16,7 +16,7 @@ input and with one for each input alone.
 `jvp` that computes with detached tensors silently loses the second derivative.
 
 ## Limits
-PB102 and PB110 test whether a `jvp` is right to first order. If the numeric derivative of a tangent is too noisy, the
+PB102 and PB110 test whether a `jvp` is correct to first order. If the numeric derivative of a tangent is too noisy, the
 verdict on its gradient is `inconclusive`.
 
 ## Bad

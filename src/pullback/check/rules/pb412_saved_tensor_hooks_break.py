@@ -10,7 +10,7 @@ Offloading, compression and checkpointing of activations use such hooks. The bac
 values but other identities: at another address, and without Python attributes that the forward may have set on them.
 
 ## Limits
-Hooks do not see a tensor that is an attribute of `ctx`: the gradient is right, but the memory is not saved.
+Hooks do not see a tensor that is an attribute of `ctx`: the gradient is correct, but the memory is not saved.
 
 ## Bad
 ```python

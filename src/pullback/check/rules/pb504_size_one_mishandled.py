@@ -10,7 +10,7 @@ silently broadcast (1, n) with (n,), or raise in evaluation, where batches of on
 
 ## Limits
 It is a warning, since a function may drop such dimensions on purpose. It is an info if the number of dimensions is
-right and only their sizes differ, as for a rank; or if the forward itself rejects the size by a `ValueError`,
+correct and only their sizes differ, as for a rank; or if the forward itself rejects the size by a `ValueError`,
 `TypeError`, `NotImplementedError` or `assert`, or by an index that no longer fits. The rule does not run if an integer
 argument may depend on the size. Wrong gradients at size 1 are PB101 and PB104.
 

@@ -13,7 +13,7 @@ round sizes never run. If forward and backward make the same mistake there, no g
 Functions that treat elements by their position, draw random numbers, or reject such a length are not checked. The same
 holds for a function whose result stops repeating in its first half, since it combines elements by blocks, or at a
 single element, since it picks one of several equal ones. A summed dimension is tried at one length, and only if the
-gradient on the example is right.
+gradient on the example is correct.
 
 ## Bad
 ```python

@@ -9,7 +9,7 @@ after the other call.
 
 ## Why it hurts
 A mask or table that is cached by its shape alone is wrong for the next dtype or device, and one without a cache key for
-the next shape. The first call is right, so tests that make a single call pass.
+the next shape. The first call is correct, so tests that make a single call pass.
 
 ## Limits
 State in other modules, in objects and in compiled code is not seen, and neither are values that were cached before the

@@ -11,8 +11,8 @@ another. A test that sets the seed before both forward and backward does not not
 
 ## Limits
 It is a warning if the gradient cannot be compared with a derivative. A backward that restores the forward's state
-(`torch.set_rng_state`), or draws from a saved seed, is right. A function that calls itself stochastic ("sampling",
-"unbiased") gets a finding only if its gradient is right from the forward's state.
+(`torch.set_rng_state`), or draws from a saved seed, is correct. A function that calls itself stochastic ("sampling",
+"unbiased") gets a finding only if its gradient is correct from the forward's state.
 
 ## Bad
 ```python
@@ -45,7 +45,7 @@ class Dropout(torch.autograd.Function):
 If the function cannot be run, this rule looks for calls of `torch.rand`, `randn`, `randint`, `randperm`, `bernoulli`,
 `multinomial`, `dropout` and the like in a backward, without a `generator` and without restoring a random state in the
 method. It is a warning: a match proves that the gradient depends on the generator's state if the line is reached. That
-may be right, as in a stochastic estimator. Draws in functions that the backward calls are not seen.
+may be correct, as in a stochastic estimator. Draws in functions that the backward calls are not seen.
 
 ### Bad
 ```python

@@ -219,7 +219,7 @@ def show(result: dict) -> list[str]:
         many["seconds"] <= BOUND_HUNDRED and many["functions"] == 100,
     )
     row("100 functions: wrong ones missed", str(len(many["missed"])), "0", not many["missed"])
-    row("100 functions: right ones accused", str(len(many["accused"])), "0", not many["accused"])
+    row("100 functions: false alarms", str(len(many["accused"])), "0", not many["accused"])
     print(f"\nslowest of the hundred: {many['slowest']}, {many['slowest_seconds']:.1f} s; ", end="")
     print(f"budget spent before the last rule: {many['budget_spent']}; {many['summary']}")
     for name, budget in result["budget_of_one_second"].items():

@@ -429,7 +429,9 @@ def test_wrong_gradients_of_broadcast_inputs_are_one_warning():
             d = g * 2 * (x - y) / x.numel()
             return d.sum_to_size(x.shape), -d.sum_to_size(y.shape)
 
-    events, _ = run(MeanSquaredError, normal(3, 4), normal(3, 4, seed=1), options=Options(select=("PB101",)))
+    events, _ = run(
+        MeanSquaredError, normal(3, 4), normal(3, 4, seed=1), options=Options(select=("PB101",), budget=120)
+    )
     assert found(events) == [("PB101", "warning", "wrong")]
 
 

@@ -231,11 +231,13 @@ def step_scale(x: Tensor) -> Tensor:
     """Step length of each element: 1, less for a tensor of tiny values, and never lost to rounding."""
     # 2¹⁶ ulps of an element leave 16 bits of a difference; in float64 a large element moves by a millionth of itself.
     # In a tensor with an element of 1 or more, the length is 1 for elements up to 10⁶ in float64, up to 2⁷ in float32,
-    # and up to 1 in 16 bits. The oracle multiplies it by its own steps, of at most 0.06.
+    # and up to 1 in 16 bits. The oracle multiplies it by its own steps, of at most 0.06, so where all are subnormal the
+    # length is the smallest normal number: the product with a subnormal one could be 0.
     size = x.detach().abs()
     largest = float(size.max())
-    resolved = min(max(1e-6, 2**16 * torch.finfo(x.dtype).eps), 1.0)
-    return size.mul(resolved).clamp(min=min(largest, 1.0) if largest > 0 else 1.0).to(x.dtype)
+    format = torch.finfo(x.dtype)
+    resolved = min(max(1e-6, 2**16 * format.eps), 1.0)
+    return size.mul(resolved).clamp(min=max(min(largest, 1.0), format.tiny) if largest > 0 else 1.0).to(x.dtype)
 
 
 def twins(case: Case, order: int) -> list[int]:

@@ -62,13 +62,13 @@ def is_fault(error: Exception) -> bool:
     return isinstance(error, FaultError) or (is_from_ours(error) and isinstance(error, _MISTAKES))
 
 
-def tell_mistake(error: Exception, name: str = "") -> None:
+def report_internal_error(error: Exception, name: str = "") -> None:
     """Report an error if it is a bug in Pullback; ignore others."""
     if is_fault(error):
-        tell(error, name)
+        report(error, name)
 
 
-def tell(error: Exception, name: str = "") -> None:
+def report(error: Exception, name: str = "") -> None:
     """Warn of a bug in Pullback that an op can work around, once per op; raise it if PULLBACK_STRICT is 1.
 
     Args:

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from pullback import _torch, dispatch
 from pullback._torch import trace_ops
 from pullback.call import Call, Tree
-from pullback.errors import DerivativeError, FormulaError, tell
+from pullback.errors import DerivativeError, FormulaError, report
 from pullback.graph.captures import Captures
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.identity import ATOMS
@@ -208,7 +208,7 @@ def _make_plan(
     except (UntracedError, FormulaError) as error:
         return InlinePlan(f"its derivative cannot be traced ({error})".splitlines()[0])
     except Exception as error:
-        tell(error, name)
+        report(error, name)
         return InlinePlan(f"Pullback failed to divide its graph ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:
         ((_, compute),) = lower([joint.forward], functions.exact[:1], backend)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.errors import FormulaError, tell_mistake
+from pullback.errors import FormulaError, report_internal_error
 
 Flat = Callable[..., list[Any]]
 """A formula as a function of its tensors alone; it returns a list of outputs."""
@@ -90,7 +90,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = 
             raise
         except Exception as error:
             _refuse_mixed_devices(tensors, name, error)
-            tell_mistake(error, name)
+            report_internal_error(error, name)
             facts.obstacle = f"it cannot be run without values ({type(error).__name__}: {_first_line(error)})"
         written = [i for i, (fake, v) in enumerate(zip(fakes, versions, strict=True)) if _torch.version_of(fake) != v]
     if queries.refusal is not None:  # the formula may have caught it

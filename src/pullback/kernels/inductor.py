@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.errors import tell_mistake
+from pullback.errors import report_internal_error
 from pullback.graph.symbolic import Numbers, as_inputs, at, formulas_in, kind_of
 from pullback.kernels import eager
 from pullback.kernels.progress import noticed
@@ -53,7 +53,7 @@ def _compiled(make: Callable[[], Any], warn: Warn) -> Any:
         with noticed("compiling by Inductor"):
             return make()
     except Exception as error:  # a missing compiler, an op that it has no lowering for
-        tell_mistake(error)
+        report_internal_error(error)
         first, *_ = f"{type(error).__name__}: {error}".splitlines()
         warn(f"Inductor cannot compile a graph ({first})")
         return None

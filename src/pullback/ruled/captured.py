@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from pullback import _torch
 from pullback.call import TENSOR, Tree
 from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError, tell_mistake
+from pullback.errors import DerivativeError, report_internal_error
 from pullback.graph.captures import captures_of
 from pullback.graph.identity import ATOMS
 from pullback.modes import tensors_in
@@ -85,7 +85,7 @@ def _check_captures(rule: DerivativeRule, args: Sequence[Any], live: Sequence[bo
         except DerivativeError:
             raise
         except Exception as error:  # the formula needs values
-            tell_mistake(error, rule.name)
+            report_internal_error(error, rule.name)
 
 
 def _evaluate(rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -18,7 +18,7 @@ from pullback import _torch
 from pullback._torch import trace_ops
 from pullback.call import Tree
 from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError, tell_mistake
+from pullback.errors import DerivativeError, report_internal_error
 from pullback.graph.captures import Captures, captures_of
 from pullback.graph.trace import functionalise
 from pullback.modes import RandomMode
@@ -227,7 +227,7 @@ def _not_linear(at: Callable[[float], MapWithEnds]) -> str:
     except DerivativeError:
         raise
     except Exception as error:  # any error of a rule on tensors without data, or on such numbers
-        tell_mistake(error)
+        report_internal_error(error)
         if isinstance(error, _torch.DATA_DEPENDENT) or type(error).__name__ == _UNKNOWN_SIZE:
             return "decides by values, which no graph shows"
         why = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"

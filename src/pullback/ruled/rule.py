@@ -16,7 +16,7 @@ from pullback import _torch, dispatch
 from pullback.call import TENSOR, Tree, described, parameters_of, unaliased
 from pullback.dispatch import World
 from pullback.dtypes import has_derivative, is_continuous
-from pullback.errors import DerivativeError, OptionError, tell_mistake
+from pullback.errors import DerivativeError, OptionError, report_internal_error
 from pullback.graph.captures import Captures
 from pullback.modes import DetachMode, EscapeMode, RandomMode
 
@@ -147,7 +147,7 @@ class DerivativeRule:
                 opaque or (_same(residuals, saved) and self._have_graphs(residuals, record, tensors))
             )
         except Exception as error:  # any error of a formula that runs a second time
-            tell_mistake(error, self.name)
+            report_internal_error(error, self.name)
             return saved, "all" if strange else "tensors"
         cut = [t for t in residuals if detach.is_detached(t)]
         if strange or not all(map(has_derivative, cut)):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.errors import FormulaError, OptionError, tell_mistake
+from pullback.errors import FormulaError, OptionError, report_internal_error
 from pullback.graph.trace import op_name
 from pullback.stable.derivative import exact_derivative
 from pullback.stable.graphs import terms_of
@@ -210,7 +210,7 @@ class Formula:
             with _torch.without_fake_tensor_log():
                 module = _torch.trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
         except Exception as error:  # a function that cannot be traced is measured all the same
-            tell_mistake(error, self.name)
+            report_internal_error(error, self.name)
             return ""
         return module.code
 
@@ -287,7 +287,7 @@ class Formula:
             with torch.no_grad(), as_written(), _torch.without_fake_tensor_log():
                 module = _torch.trace_ops(lambda *xs: self._callee.results(function, xs), *example)
         except Exception as error:  # any error of a user's function or the tracer
-            tell_mistake(error, self.name)
+            report_internal_error(error, self.name)
             raise FormulaError(f"{self.name} {_why(error)}") from error
         detaches = any(op_name(node) == "detach" for node in module.graph.nodes if node.op == "call_function")
         if order and detaches and (self._callee.relaxation is None or function is self._callee.relaxation):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.errors import FormulaError, PullbackError, tell_mistake
+from pullback.errors import FormulaError, PullbackError, report_internal_error
 from pullback.ops.constants import VALUES
 from pullback.stable.derivative import derivative
 from pullback.stable.formula import Formula, Quantity, as_written
@@ -82,7 +82,7 @@ def _checked_trace(formula: Formula, tensors: Sequence[Tensor]) -> list[Any]:
     except PullbackError:
         raise
     except Exception as error:  # any error of a user's function
-        tell_mistake(error, formula.name)
+        report_internal_error(error, formula.name)
         raise FormulaError(f"{formula.name} cannot be called with tensors of shape {tuple(like.shape)}.") from error
     if not isinstance(out, Tensor) or (out.shape, out.dtype) != (like.shape, like.dtype):
         raise FormulaError(f"{formula.name} does not return one tensor of the shape and dtype of its inputs.")

@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from torch.fx.proxy import GraphAppendingTracer
 
 from pullback import _torch
-from pullback.errors import FormulaError, PullbackError, tell_mistake
+from pullback.errors import FormulaError, PullbackError, report_internal_error
 from pullback.ops.constants import VALUES
 from pullback.ops.record import Rounding
 from pullback.ops.registry import BY_ATEN, OPS
@@ -62,7 +62,7 @@ def record_graph(formula: Callable[..., Any], names: Sequence[str], name: str) -
             result = formula(*(fx.Proxy(graph.placeholder(n), tracer) for n in names))
             graph.output(tracer.create_arg(result))
     except Exception as error:  # any error of a user's function or torch.fx
-        tell_mistake(error, name)
+        report_internal_error(error, name)
         why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise FormulaError(f"{name} cannot be recorded for all shapes: {why}") from error
     for node in graph.nodes:
@@ -119,7 +119,7 @@ def aten_ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tupl
         with as_written(), _torch.without_fake_tensor_log():
             code = _torch.trace_ops(both, *tensors).code
     except Exception as error:  # any error of a user's function or the tracer
-        tell_mistake(error)
+        report_internal_error(error)
         return ()
     return code, rest[-1]
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pullback.errors import DerivativeError, tell_mistake
+from pullback.errors import DerivativeError, report_internal_error
 from pullback.ops.registry import LOSSY_IN_AUTOGRAD
 from pullback.stable import trial
 from pullback.stable.certificate import By
@@ -82,7 +82,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
             locations = unfilled_holes(Formula(function), locations, dtype)
             bench = _Trial(Formula(function), meaning, dtype, _terms_with_roots(meaning.term, drafts), locations)
     except Exception as error:  # any error of a user's function, such as one that refuses float64 or the values
-        tell_mistake(error, meaning.name)
+        report_internal_error(error, meaning.name)
         return None
     chosen: dict[By, Function] = {}
     used: dict[By, Draft] = {}

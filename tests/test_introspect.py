@@ -121,7 +121,7 @@ def test_parameters_are_named_as_in_the_module(explain):
     page = explain(Layer())
     assert "self.inner.weight" in page
     assert "_param_constant" not in page
-    assert "self.inner.weight: float64 [3, 2], 48 bytes, alive anyway" in page
+    assert "self.inner.weight: float64 [3, 2], 48 bytes, kept by the caller" in page
 
 
 def test_introspection_of_a_bound_op():

@@ -46,7 +46,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     # The audit, which imports of the above only `stable`.
     "report": {"report"},
     "check/find": {"check/find", "check", "report"},
-    "check/cases": {"check/cases", "check/find", "check"},
+    "check/cases": {"check/cases", "check/find", "check", "report"},
     "check/derivative": _CHECK,
     "check/contexts": {*_CHECK, "check/contexts"},
     "check/purity": {"check/purity", "check/find", "check", "report"},
@@ -72,7 +72,7 @@ _TOP_OF_CHECK = {"case", "clock", "events", "state", "subject", "trial"}
 """Modules of `check` itself that each of its folders may import."""
 
 _MORE_OF_CHECK = {
-    "check/cases": {"weights"},
+    "check/cases": {"weights", "report"},
     "check/derivative": {"facts"},
     "check/numeric": {"facts"},
     "check/rules": {"pages", "variants", "weights"},

@@ -43,9 +43,9 @@ def test_check_is_both_function_and_package():
     from pullback.check import api
 
     assert check is pullback.check
-    with pytest.raises(pullback.OptionError, match="there is no rule"):
+    with pytest.raises(pullback.OptionError, match="no rule"):
         check(abs, select="PB99")
-    with pytest.raises(pullback.OptionError, match="there is no rule"):
+    with pytest.raises(pullback.OptionError, match="no rule"):
         api.check(abs, select="PB99")
 
 

@@ -51,7 +51,7 @@ def test_packed_mask_is_saved_where_it_is_smallest():
     assert told(pullback.function(clipped), x, w) == [(BITS, n // 8)]
     assert told(pullback.function(residual), x, w, a) == [(BITS, n // 8)]
     assert told(pullback.function(smooth), x, w, a) == [(BITS, n // 8)]
-    assert "Saved for backward: 1024 bytes beside" in pullback.function(clipped).explain(x, w)
+    assert "Saved for backward: 1024 extra bytes" in pullback.function(clipped).explain(x, w)
     assert f"{BITS}: uint8 [1024], 1024 bytes" in pullback.function(clipped).explain(x, w)
     assert told(pullback.function(layers), x, w, v) == [("computed", 4 * n)]  # the product reads it as well
     assert told(pullback.function(torch.matmul), x, w) == []

@@ -44,7 +44,7 @@ class Saved:
     alive: bool
 
     def __str__(self) -> str:
-        held = ", alive anyway" if self.alive else ""
+        held = ", kept by the caller" if self.alive else ""
         return f"{self.name}: {str(self.dtype).removeprefix('torch.')} {list(self.shape)}, {self.bytes} bytes{held}"
 
 
@@ -189,7 +189,7 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms
             sections += [f"    Beside these, PyTorch's gradients of {', '.join(others)}."] * bool(others)
     saved = saved_by(op, args, kwargs)
     beside = sum(s.bytes for s in saved if not s.alive)
-    sections.append(f"Saved for backward: {beside} bytes beside what is alive anyway.")
+    sections.append(f"Saved for backward: {beside} extra bytes.")
     sections += [f"    {s}" for s in saved]
     sections += _kinks_and_domain(shown, args, kwargs, op.kind)
     sections.append(f"Runs {how}.")

@@ -21,9 +21,9 @@ def test_rule_may_be_selected_by_name():
 
 
 BAD = [
-    ({"select": "PB999"}, "select: there is no rule 'PB999'"),
+    ({"select": "PB999"}, "select: no rule 'PB999'"),
     ({"select": "PB9"}, r"select: 'PB9' is no rule; the families of rules are PB0, PB1, PB2, .* and PB\d"),
-    ({"ignore": ["XY"]}, "ignore: there is no rule 'XY'; `pullback rules` lists them"),
+    ({"ignore": ["XY"]}, "ignore: no rule 'XY'; `pullback rules` lists them"),
     ({"select": [101]}, "select takes ids of rules"),
     ({"seed": 1.5}, "seed must be an integer"),
     ({"seed": -1}, "seed must be an integer"),

@@ -423,7 +423,7 @@ def test_logits_exist_for_one_chunk_at_a_time():
 
 def test_expanded_rows_reused_after_a_sum_raise():
     d = torch.randn(1, 1).expand(12, 1).requires_grad_()
-    with pytest.raises(FormulaError, match="`mul` takes `pow`, which is over all rows, back to single rows"):
+    with pytest.raises(FormulaError, match="`mul` combines `pow` over all rows with single rows"):
         pullback.function(lambda x, d: ((d * x).mean(0) ** 3 * d).sum(), chunk=4)(torch.randn(12, 5), d)
 
 
@@ -442,7 +442,9 @@ def test_loss_mixing_rows_raises_and_names_the_op():
         return ((x - x.mean(0)) @ w.t()).square().mean()
 
     x, w, *_ = inputs()
-    with pytest.raises(FormulaError, match="`sub` takes `mean`, which is over all rows, back to single rows"):
+    with pytest.raises(
+        FormulaError, match="`sub` combines `mean` over all rows with single rows, so rows are not independent"
+    ):
         op_of(centred)(x, w)
 
 

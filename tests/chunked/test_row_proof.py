@@ -132,7 +132,7 @@ def test_proven_losses_equal_their_sums_over_chunks(formula, size):
 
 
 MIXED = [
-    ("`mean`, which is over all rows", lambda x: (x - x.mean(0)).square().sum()),
+    ("`mean` over all rows with single rows", lambda x: (x - x.mean(0)).square().sum()),
     ("sub", lambda x: (x - x.mean(0)).square().sum()),
     ("native_batch_norm", lambda x: F.batch_norm(x, None, None, training=True).square().sum()),
     ("mm", lambda x, k: F.cross_entropy(x @ x.t(), k)),

@@ -241,7 +241,7 @@ BAD = {
     "dies at import and holds nothing": (["check", "dies.py"], "no"),
     "nothing in it": (["check", "empty.py"], "no custom function in empty.py"),
     "no such name": (["check", "quiet.py:Shft"], "did you mean"),
-    "unknown rule": (["check", "quiet.py", "--select", "PB999"], "there is no rule 'PB999'"),
+    "unknown rule": (["check", "quiet.py", "--select", "PB999"], "select: no rule 'PB999'"),
     "misspelt rule": (["rules", "wrong-vpj"], "did you mean wrong-vjp?"),
     "budget": (["check", "quiet.py", "--budget", "0"], "positive number of seconds"),
     "budget is no number": (["check", "quiet.py", "--budget", "much"], "not a valid float"),
@@ -263,10 +263,10 @@ BAD = {
         ["check", "quiet.py", "--inputs", "quiet.py:raising"],
         "for Shift, it raised LookupError: nothing for you",
     ),
-    "no target": (["check"], "Missing argument"),
+    "no target": (["check"], "Missing argument 'TARGET...'. See `pullback check --help`."),
     "empty target": (["check", ""], "names nothing to audit"),
     "no such command": (["chek"], "No such command"),
-    "no such option": (["check", "--fast", "quiet.py"], "No such option"),
+    "no such option": (["check", "--fast", "quiet.py"], "See `pullback check --help`."),
 }
 
 

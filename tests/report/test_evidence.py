@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pullback.report.evidence import excerpt, groups_of
+from pullback.report.evidence import ALTERED, excerpt, groups_of, inputs_in
 from pullback.report.model import Location
 
 from .findings import ERROR, INFO
@@ -37,6 +37,26 @@ def test_every_finding_is_in_a_group():
     found = [ERROR, NONFINITE, LEAK, SECOND, DIGITS, INFO]
     told = [f for group in groups_of(found) for f in (group.first, *group.also)]
     assert sorted(map(id, told)) == sorted(map(id, found))
+
+
+F32 = "dtype=torch.float32"
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (f"torch.tensor([1.0, 2.0], {F32}).requires_grad_()", "x = [1.0, 2.0]"),
+        (f"torch.randn((200, 32), {F32}).requires_grad_()  {ALTERED}", "x of shape (200, 32), float32 (not printed)"),
+        (f"torch.zeros((300,), dtype=torch.int64)  {ALTERED}", "x of shape (300,), int64 (not printed)"),
+        (f"torch.randn((300, 1), {F32}).expand((300, 5))  {ALTERED}", "x of shape (300, 5), float32 (not printed)"),
+        (
+            f"torch.empty_strided((20, 30), (1, 20), {F32}).copy_(torch.randn((20, 30), {F32}))  {ALTERED}",
+            "x of shape (20, 30), float32 (not printed)",
+        ),
+    ],
+)
+def test_input_is_shown_by_its_values_or_if_they_are_too_many_by_its_shape(made, shown):
+    assert inputs_in(f"import torch\nx = {made}\nout = fn(x)\nprint(out)") == shown
 
 
 TEXT = "def f(x):\n    return x \x1b[31m\n\n"

@@ -201,7 +201,7 @@ def test_scripts_are_printed_in_full_mode():
     text = render_text(report(WRONG, second))
     assert "import torch" not in text
     assert "\n    on x = [1.0, 2.0]\n" in text
-    assert text.endswith("\n1 function: 2 errors (in full, with scripts: -v)\n")
+    assert text.endswith("\n1 function: 2 errors (-v shows all, with scripts)\n")
     full = render_text(report(WRONG, second), in_full=True)
     assert "        import torch\n" in full
     assert "        second()\n" in full
@@ -223,7 +223,7 @@ def test_infos_are_named_and_warnings_short_beside_an_error():
     text = render_text(report(WRONG, replace(loud, message="It raises. " * 30), kept, INFO))
     assert text.endswith(
         "\n\ninfo no support for autocast (PB413)\ninfo PB205 saved-but-unused\n\n"
-        "1 function: 1 error, 1 warning, 2 infos (in full, with scripts: -v)\n"
+        "1 function: 1 error, 1 warning, 2 infos (-v shows all, with scripts)\n"
     )
     assert "Nothing depends on it." not in text
     assert text.count("expected 1.0005") == 1
@@ -357,5 +357,5 @@ def test_right_function_alone_has_one_line_and_its_unsupported_contexts():
         "",
         "info no support for vmap (PB406), jvp (PB407)",
         "",
-        "1 function: 2 infos (in full: -v)",
+        "1 function: 2 infos (-v shows all)",
     ]

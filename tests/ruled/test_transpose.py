@@ -256,10 +256,10 @@ def test_inputs_and_outputs_unused_by_the_rule_may_change_after_the_call():
         (lambda g, out, x: torch.where(x.abs() > 1, g.sign(), g), "has a part with no derivative, sign"),
         (lambda g, out, x: g * x + g.detach() * x, "has a part with no derivative, detach"),
         (lambda g, out, x: torch.where(x > 1, _unseen(g), g), "has a part that autograd does not see"),
-        (lambda g, out, x: g * torch.rand(3), "sums to sums|draws random"),
-        (lambda g, out, x: g.clamp(-1, 1), "does not take sums to sums"),
+        (lambda g, out, x: g * torch.rand(3), "not additive|draws random"),
+        (lambda g, out, x: g.clamp(-1, 1), "is not additive"),
         (lambda g, out, x: torch.linalg.solve(2 * torch.eye(3), g.clamp(-50000, 50000)), "has a derivative that reads"),
-        (lambda g, out, x: torch.zeros(3).copy_(g).sign_() * x, "sums to sums|part with no derivative, sign"),
+        (lambda g, out, x: torch.zeros(3).copy_(g).sign_() * x, "not additive|part with no derivative, sign"),
         (lambda g, out, x: g + None, "raised TypeError: .*NoneType"),
     ],
 )
@@ -276,14 +276,14 @@ def test_replaced_rule_is_tested_for_linearity_again():
     op.vjp(lambda g, out, x: 2 * g)
     assert torch.equal(torch.func.jvp(op, (X,), (ONES,))[1], 2 * ONES)
     op.vjp(lambda g, out, x: g.clamp(-1, 1))
-    with pytest.raises(pullback.DerivativeError, match="does not take sums to sums"):
+    with pytest.raises(pullback.DerivativeError, match="is not additive"):
         torch.func.jvp(op, (X,), (ONES,))
 
     other = pullback.function(lambda x: x.clone())
     other.jvp(lambda tangents, out, x: 2 * tangents[0])
     assert torch.equal(torch.func.grad(lambda x: other(x).sum())(X), 2 * ONES)
     other.jvp(lambda tangents, out, x: tangents[0].clamp(-1, 1))
-    with pytest.raises(pullback.DerivativeError, match="does not take sums to sums"):
+    with pytest.raises(pullback.DerivativeError, match="is not additive"):
         torch.func.grad(lambda x: other(x).sum())(X)
 
 

@@ -188,7 +188,7 @@ def not_torch(x):
         (lambda x: x if x.sum() > 0 else -x, (x(4),), "cannot be written"),
         (Rounds, (x(4),), "derivative of its forward is 0"),
         (not_torch, (x(4),), "value of a tensor"),
-        (lambda x: torch.nn.functional.avg_pool2d(x, 2), (x(1, 4, 4),), "no public name"),
+        (lambda x: torch.nn.functional.avg_pool2d(x, 2), (x(1, 4, 4),), "without a public function"),
     ],
 )
 def test_unsupported_target_raises_in_one_line(target, args, says):

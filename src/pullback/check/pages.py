@@ -94,4 +94,4 @@ def unknown_rule(key: str) -> str:
     lowered = {key.lower(): key for page in pages for key in (*page.ids, *page.names)}
     close = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.7)
     advice = f"did you mean {lowered[close[0]]}?" if close else "`pullback rules` lists them"
-    return f"there is no rule {key!r}; {advice}"
+    return f"no rule {key!r}; {advice}"

@@ -135,7 +135,9 @@ class RowProof:
         if not any(isinstance(mark, Rows) for mark in given.values()):
             return SUMMED if summed else SHARED
         if summed:
-            raise MixingError(node, f"takes `{op_name(summed[0])}`, which is over all rows, back to single rows")
+            raise MixingError(
+                node, f"combines `{op_name(summed[0])}` over all rows with single rows, so rows are not independent"
+            )
         return None
 
     # The interface for rules, which build the graph of a chunk.

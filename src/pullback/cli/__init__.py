@@ -47,6 +47,9 @@ def _run() -> int:
     except _NO_ARGUMENTS as error:
         click.echo(error.format_message(), err=True)
         return _COULD_NOT_RUN
+    except (click.NoSuchOption, click.MissingParameter) as error:
+        command = error.ctx.command_path if error.ctx else "pullback"
+        return _refuse(f"{error.format_message()} See `{command} --help`.")
     except click.ClickException as error:
         return _refuse(error.format_message())
     except PullbackError as error:

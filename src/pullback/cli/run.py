@@ -27,7 +27,7 @@ _NOTHING_AUDITED = 2
     context_settings={"allow_interspersed_args": False}, short_help="Run a program, and audit what it calls."
 )
 @click.option("-m", "is_module", is_flag=True, help="Take PROGRAM as the name of a module.")
-@click.option("--steps", type=click.IntRange(1), metavar="N", help="Audit after N backward passes, then go on.")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Audit after N backward passes, then continue.")
 @click.argument("name", type=click.Path(), metavar="PROGRAM")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @reporting

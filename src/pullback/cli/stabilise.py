@@ -37,7 +37,7 @@ _Wide = Literal["never", "where-needed", "always"]
 )
 @domain_option
 def stabilise(target: str, dtypes: tuple[str, ...], wide: _Wide, domain: tuple[str, ...]) -> None:
-    """Search for accurate forms of the ops that a module derives, and write them beside it.
+    """Search for accurate forms of the derived ops of a module, and write them beside it.
 
     TARGET is a file or a module, optionally with the name of an op: ops.py, package.ops:swish. It is imported and run.
     The results are stored in ops.stable.toml. Keep that file under version control: it is used without a search.

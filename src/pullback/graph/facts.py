@@ -232,7 +232,7 @@ class _ValueQueries(TorchFunctionMode):
                 self.refusal = FormulaError(
                     f"{self._name} needs the value of a tensor: {_VALUE_READERS[called]}{_users_line()}. What depends "
                     "on values cannot be differentiated, compiled or batched as one formula: use torch.where, "
-                    f"torch.clamp or masks, or give the derivative by a rule (`.vjp`, or a `backward`)."
+                    "torch.clamp or masks, or define the derivative with `@op.vjp` or a `backward`."
                 )
                 raise self.refusal
         return func(*args, **(kwargs or {}))

@@ -16,6 +16,8 @@ from pathlib import Path
 from pullback.report.model import Evidence, Finding, Location
 from pullback.report.text import clean, clean_line
 
+ALTERED = "# other values than the audit's, which are too many to print"
+"""Comment in a script, after a tensor that has the audit's shape and dtype but other values."""
 _LONG_VALUE = 60
 """Characters of a value that gets a block of its own."""
 _LINES_AFTER = 2
@@ -85,6 +87,7 @@ def inputs_in(script: str) -> str:
         body = ast.parse(script).body
     except SyntaxError:
         return ""
+    lines = script.split("\n")
     found: list[str] = []
     for statement in body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
@@ -99,8 +102,20 @@ def inputs_in(script: str) -> str:
             value = value.func.value  # type: ignore[attr-defined]
         if isinstance(value, ast.Call) and ast.unparse(value.func).startswith("torch."):
             is_plain = ast.unparse(value.func) == "torch.tensor"
-            found.append(f"{name} = {ast.unparse(value.args[0] if is_plain else value)}")
+            is_altered = lines[statement.lineno - 1].endswith(ALTERED)
+            shown = ast.unparse(value.args[0] if is_plain else value)
+            found.append(_unprinted(name, value) if is_altered else f"{name} = {shown}")
     return ", ".join(found)
+
+
+def _unprinted(name: str, value: ast.Call) -> str:
+    """Return the name, shape and dtype of a tensor whose values are not in the script that makes it by this call."""
+    calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+    made = next(call for call in calls if ast.unparse(call.func) in ("torch.randn", "torch.zeros"))
+    is_expanded = isinstance(value.func, ast.Attribute) and value.func.attr == "expand"
+    shape = ast.unparse((value if is_expanded else made).args[0])
+    dtype = ast.unparse(made.keywords[0].value).removeprefix("torch.")
+    return f"{name} of shape {shape}, {dtype} (not printed)"
 
 
 def _is_long(value: float | str) -> bool:

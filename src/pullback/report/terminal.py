@@ -115,7 +115,7 @@ def _print_end(report: ReportData, console: Console) -> None:
     """Print the limitations of the report: guessed inputs, missing imports."""
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
     if any(finding.severity == "error" for findings in guessed for finding in findings):
-        console.print("Inputs were guessed: give others with --inputs. --fix mends a wrong backward.", style="dim")
+        console.print("Inputs were guessed; use --inputs to give your own. Try --fix to repair this.", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         console.print(f"{', '.join(absent)} could not be imported; the rest was audited without.", style="dim")
 
@@ -125,7 +125,7 @@ def _print_summary(report: ReportData, console: Console, is_cut: bool) -> None:
     summary = summary_of(report)
     has_scripts = any(finding.reproduce for finding in report.at_least("warning"))
     if is_cut or has_scripts:
-        summary.append(f" (in full{', with scripts' * has_scripts}: -v)", style="dim")
+        summary.append(f" (-v shows all{', with scripts' * has_scripts})", style="dim")
     if any(subject.measured.guessed for subject in report.subjects) and not report.at_least("error"):
         summary.append(", on guessed inputs (--inputs gives others)", style="dim")
     console.print(summary, soft_wrap=True)

@@ -239,7 +239,7 @@ def _not_linear(at: Callable[[float], MapWithEnds]) -> str:
     graph.eliminate_dead_code()
     arguments = graph.find_nodes(op="placeholder")[: len(domain)]
     if not is_additive:
-        return "does not take sums to sums"
+        return "is not additive"
     if any(node.users for node in arguments):
         return "has a derivative that reads what it is given"
     if op := _op_without_derivative(of_map):

@@ -136,7 +136,7 @@ def expression_of(node: fx.Node, context: PrintContext) -> Expression:
     """Print a node as an expression of its arguments.
 
     Raises:
-        FormulaError: if its op has no public name.
+        FormulaError: if its op has no public function.
     """
     name = op_name(node)
     if name in _SPECIAL and (found := _SPECIAL[name](node, context)) is not None:
@@ -173,7 +173,7 @@ def _public(name: str, node: fx.Node, context: PrintContext) -> str:
             return f"{where}.{name}"
     if not name.startswith("_") and hasattr(Tensor, name):
         return ""
-    raise FormulaError(f"it uses {node.target}, which has no public name.")
+    raise FormulaError(f"it or its derivative needs {node.target}, an op without a public function in PyTorch.")
 
 
 def _argument(value: Any, name: str, context: PrintContext) -> str:

@@ -235,7 +235,8 @@ def _docstring(spec: FunctionSpec, shapes: Shapes, gradients: Mapping[str, str])
     """Description, shapes, derivative, and the values that the text is specialised on."""
     parts = [spec.summary or f"The value and derivative of {spec.name}."]
     parts.append("\n".join(["Shape:", *(f"    {line}" for line in _shape_lines(spec, shapes))]))
-    parts.append("\n".join(_filled(line) for line in _notes(spec, gradients)))
+    if notes := _notes(spec, gradients):
+        parts.append("\n".join(map(_filled, notes)))
     return "\n\n".join(part if "\n" in part else _filled(part) for part in parts)
 
 
@@ -260,18 +261,17 @@ def _shape_text(sizes: Sequence[str]) -> str:
 
 
 _KINDS = {
-    "derived": "The derivative is that of the forward.",
     "relaxed": "The value is a step; the derivative is that of its relaxation, whose value is not used.",
     "ruled": "The derivative is given by a rule, not derived from the forward.",
 }
 
 
 def _notes(spec: FunctionSpec, gradients: Mapping[str, str]) -> list[str]:
-    notes = [_KINDS[spec.kind]]
-    if gradients:
-        notes = [f"Gradient of {name}: {text}" for name, text in gradients.items()] + ["", *notes]
+    formulas = [f"Gradient of {name}: {text}" for name, text in gradients.items()]
+    notes = [_KINDS[spec.kind]] if spec.kind in _KINDS else []
     if spec.forms is not None:
+        formulas = []
         notes = [*stable_notes(spec.forms), "They compute in float64 inside where that says .double()."]
     if spec.constants:
         notes.append(f"Written for {', '.join(f'{name}={value!r}' for name, value in spec.constants.items())}.")
-    return notes
+    return [*formulas, *[""] * bool(formulas and notes), *notes]

@@ -34,7 +34,7 @@ SHOWN = Finding(
     message="the gradient of x is 2, the derivative of the forward is 3",
     location=Location("f.py", 1),
     evidence=Evidence(expected=3.0, got=2.0),
-    reproduce="print('the gradient is', 2.0000001, 'and the forward says', 3.0)",
+    reproduce="print('gradient', 2.0000001, 'and finite difference', 3.0)",
 )
 
 
@@ -60,7 +60,7 @@ def test_finding_that_needs_earlier_calls_is_a_warning(tmp_path, monkeypatch):
     ("code", "said"),
     [
         (SHOWN.reproduce, ""),
-        ("print('the gradient is', 3.0, 'and the forward says', 3.0)", "it printed no 2"),
+        ("print('gradient', 3.0, 'and finite difference', 3.0)", "it printed no 2"),
         ("print(2.0, 2.0)", "it printed no 3"),
         ("print(2.0, 2.95)", ""),  # within the noise of a difference
         ("import no_such_module", "it raised ModuleNotFoundError: No module named 'no_such_module'"),

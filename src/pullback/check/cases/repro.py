@@ -18,6 +18,7 @@ from pullback._torch import tree_unflatten
 from pullback.check.case import Case
 from pullback.check.cases.templates import SmoothCallable
 from pullback.check.subject import Subject, on_device_lines
+from pullback.report.evidence import ALTERED
 
 GAP = "..."
 """Placeholder for a value that has no literal."""
@@ -129,7 +130,6 @@ _RUNS = re.compile(r"\b(fn|call|gradient_at|value_at|grad|backward|vjp|jvp|compi
 """Matches a line of a script that runs the subject."""
 _IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
 """Features that need the function's module to be in `sys.modules`."""
-ALTERED = "# other values than the audit's, which are too many to print"
 NO_LITERAL = f"# {GAP} stands for"
 """Comment in a script that does not reproduce the failing case exactly."""
 _TAKEN = ("out", "outs", "fn", "held", "holding", "torch", "inputs", "g", "call", "value_at", "gradient_at", "names")

@@ -322,7 +322,7 @@ def refusing(audit: Audit, rule: str, setting: EagerReference, error: Raised, re
     """Build the finding that a context is not supported, or that the function itself fails in it."""
     why = refusal(error, audit.subject.kind, refused.context)
     severity = _BY_BLAME.get(why.blame) or refused.severity or ("info" if why.clear else "warning")
-    says = f"{refused.name} is not supported" if severity == "info" else f"under {refused.name} it raises"
+    says = f"unsupported under {refused.name}" if severity == "info" else f"under {refused.name} it raises"
     return audit.finding(
         rule,
         severity,

@@ -110,8 +110,8 @@ def first_order(
 
     Returns:
         The comparison, or `None` if the case has nothing to differentiate: the forward refuses it, an
-        output is not finite or in 8 bits, or no output is differentiable. Of an example whose output is not finite a
-        backward that raises is told.
+        output is not finite or in 8 bits, or no output is differentiable. If the output is not finite, a
+        backward that raises is still reported.
     """
     clock = Stopwatch()
     try:

@@ -145,17 +145,12 @@ def _callables(home: Home) -> list[str]:
 
 def _no_function(target: Target, homes: Sequence[Home]) -> str:
     root, *submodules = homes
-    looked_for = "class derived from torch.autograd.Function with a forward and a backward or jvp"
     if root.why:
-        return f"{target.where} {root.why}, and its source shows no {looked_for}"
+        return f"{target.where} {root.why}, and its source shows no class derived from torch.autograd.Function"
     if failed := [home for home in submodules if home.why]:
         more = f", and so {len(failed) - 1} more" if len(failed) > 1 else ""
         return f"no custom function in what can be read of {target.where} ({failed[0].shown} {failed[0].why}{more})"
     if root.absent:
-        return f"no custom function in {target.where} (it imports in vain: {', '.join(root.absent)})"
-    names = _callables(root)
-    example = f" {target.where}:{names[0]}" if names else ""
-    return (
-        f"no custom function in {target.where}: no {looked_for}, no torch.library.custom_op, no pullback.function; "
-        f"to audit another callable, name it:{example or ' TARGET:NAME'}"
-    )
+        return f"no custom function in {target.where} ({', '.join(root.absent)} could not be imported)"
+    name = next(iter(_callables(root)), "NAME")
+    return f"no custom function in {target.where}. To audit another callable: {target.where}:{name}"

@@ -117,7 +117,7 @@ def load_function(spec: str) -> Callable[..., Any]:
 
 def no_such_name(target: Target, root: Home, names: Collection[str]) -> str:
     """Return the message for a name that a target does not have, with the nearest of `names`."""
-    why = root.why or (f"it imports in vain: {', '.join(root.absent)}" if root.absent else "")
+    why = root.why or (f"{', '.join(root.absent)} could not be imported" if root.absent else "")
     return f"no {target.name!r} in {target.where}{f' ({why})' if why else ''}{similar(target.name, names)}"
 
 

@@ -45,7 +45,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
     ]
     element = elements[0]
     if not is_wide:
-        return [*lines, f"print('the gradient is', got{element}, 'and the forward says', {source_of(c.expected)})"]
+        return [*lines, f"print('gradient', got{element}, 'and numeric derivative', {source_of(c.expected)})"]
     name, step = _name(result, c), _step(x, c)
     term = "(a.conj() * o).real" if any(g.is_complex() for g in result.cotangents) else "(a * o)"
     body = [audit.floating_outs, f"return sum({term}.sum() for a, o in zip(g, {chosen_outs(result.run)})).item()"]
@@ -64,7 +64,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
             quotient = f"complex(along_1, {quotient})"
         elif x.is_complex():
             lines.append(f"along_1 = {quotient}")
-    return [*lines, f"print('the gradient is', {_mean_of('got', elements)}, 'and the forward says', {quotient})"]
+    return [*lines, f"print('gradient', {_mean_of('got', elements)}, 'and finite difference', {quotient})"]
 
 
 def _gradient(order: int) -> list[str]:
@@ -105,7 +105,7 @@ def _of_one_output(result: FirstOrder, c: Comparison, elements: Sequence[str]) -
             for side, sign in (("above", "+"), ("below", "-"))
         ),
         f"quotient = ((above - below) * g).sum().item() / (2 * {step})",
-        f"print('the gradient is', {_mean_of('got', elements)}, 'and the forward says', quotient)",
+        f"print('gradient', {_mean_of('got', elements)}, 'and finite difference', quotient)",
     ]
 
 

@@ -134,8 +134,8 @@ def _tail(audit: Audit, found: JvpDisagreement) -> list[str]:
         f"above = value_at({points[0]})",
         f"below = value_at({points[1]})",
         f"expected = (above - below) / {2 * _STEP[audit.base.tensors[found.order].dtype in _WIDE]}",
-        f"print('the tangent is', {reals.format('got')}{at}.item(), "
-        f"'and the forward says', {reals.format('expected')}{at}.item())",
+        f"print('tangent', {reals.format('got')}{at}.item(), "
+        f"'and finite difference', {reals.format('expected')}{at}.item())",
     ]
 
 

@@ -24,7 +24,7 @@ import torch
 
 from pullback.check import audit
 from pullback.check.case import IF_IT_FITS
-from pullback.check.cases.repro import ALTERED, NO_LITERAL
+from pullback.check.cases.repro import NO_LITERAL
 from pullback.check.clock import PATIENCE, processor_time_of, spent
 from pullback.check.events import Events
 from pullback.check.find.modules import IN_PROGRAM
@@ -35,6 +35,7 @@ from pullback.check.runner.process import GIBIBYTE, Channel, Death, limit_memory
 from pullback.check.subject import Given, Inputs, Options, Subject
 from pullback.check.trial import describe_error, reseed
 from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
+from pullback.report.evidence import ALTERED
 from pullback.report.model import (
     Evidence,
     Finding,

@@ -90,7 +90,7 @@ def without(report: AnyReport, known: Counter[Key]) -> AnyReport:
 def _judged(subject: SubjectResult, before: Sequence[Finding], left: Sequence[Finding]) -> SubjectResult:
     """Return a subject with the status of its remaining findings."""
     here = subject.name, subject.location.file
-    was, now = ([f for f in findings if (f.subject, f.location.file) == here] for findings in (before, left))
+    was, now = ([f for f in findings if f.place == here] for findings in (before, left))
     if len(was) == len(now):
         return subject
     status = status_of(now)

@@ -113,6 +113,11 @@ class Finding:
     of_pytorch: bool = False
     alias: str = ""
 
+    @property
+    def place(self) -> tuple[str, str | None]:
+        """The subject's name and file: functions of two files may have one name."""
+        return self.subject, self.location.file
+
 
 @dataclass(frozen=True, slots=True)
 class ContextResult:
@@ -250,7 +255,7 @@ class ReportData:
         """Return each subject with the findings about it."""
         by_place: dict[tuple[str, str | None], list[Finding]] = {}
         for finding in self.findings:
-            by_place.setdefault((finding.subject, finding.location.file), []).append(finding)
+            by_place.setdefault(finding.place, []).append(finding)
         # Two of one name in one file share their findings: the first has them.
         return [(subject, by_place.pop((subject.name, subject.location.file), [])) for subject in self.subjects]
 

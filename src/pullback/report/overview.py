@@ -173,5 +173,4 @@ def _few(findings: Sequence[Finding]) -> str:
 
 
 def _names(findings: Sequence[Finding]) -> list[str]:
-    places = dict.fromkeys((finding.subject, finding.location.file) for finding in findings)
-    return [name for name, _ in places]
+    return [name for name, _ in dict.fromkeys(finding.place for finding in findings)]

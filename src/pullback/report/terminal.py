@@ -160,8 +160,8 @@ def _print_sections(findings: Sequence[Finding], console: Console, detail: Detai
         heading: of the only function; by default, the name of each function.
     """
     by_place: dict[tuple[str, str | None], list[Finding]] = {}
-    for finding in findings:  # functions of two files may have one name
-        by_place.setdefault((finding.subject, finding.location.file), []).append(finding)
+    for finding in findings:
+        by_place.setdefault(finding.place, []).append(finding)
     for (name, _), members in by_place.items():
         console.print(heading or Text(clean_line(name), style="bold underline"), soft_wrap=True)
         groups = groups_of(members)

@@ -59,7 +59,7 @@ def test_kernel_function_benchmark_runs(native):
 
 def test_benchmark_page_counts_mutants_and_rules():
     page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
-    (mutants,) = re.findall(r"There are (\d+) mutants of (\d+) right functions\.", page)
+    (mutants,) = re.findall(r"There are (\d+) mutants of (\d+) correct functions\.", page)
     assert [int(n) for n in mutants] == [len(MUTANTS), len(base_names())]
     assert "`pullback.check` finds all but one" in page
     assert sum(bool(mutant.survives) for mutant in MUTANTS) == 1

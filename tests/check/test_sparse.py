@@ -55,7 +55,7 @@ def test_wrong_sparse_product_is_an_error(layout, capsys):
     assert finding.severity == "error"
     assert "a.values()" in finding.message
     exec(finding.reproduce, {"__name__": "reproduction"})
-    assert f"the gradient is {finding.evidence.got:.6f}"[:-1] in capsys.readouterr().out
+    assert f"gradient {finding.evidence.got:.6f}"[:-1] in capsys.readouterr().out
 
 
 def test_callable_with_two_sparse_arguments_is_ok():

@@ -28,9 +28,9 @@ import torch
 from hundred_functions import hundred
 
 import pullback
-from pullback.check.audit import audit
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import all_rules
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 
 REPEATS = 5
@@ -114,7 +114,7 @@ def measure_budget(function: type[torch.autograd.Function]) -> dict:
     pullback.check(function, budget=1.0)
     seconds = time.perf_counter() - start
     recorder = Recorder()
-    audit(subject_of(function), Options(budget=1.0), None, recorder)
+    run_audit(subject_of(function), Options(budget=1.0), None, recorder)
     runtime = [rule.id for rule in all_rules() if rule.runtime is not None]
     ran = [rule for rule in runtime if rule in recorder.rules]
     return {

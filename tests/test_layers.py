@@ -68,7 +68,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
 }
 """For each folder, and each module of the top folder: the parts that it may import besides the base."""
 
-_TOP_OF_CHECK = {"case", "clock", "events", "state", "subject", "trial"}
+_TOP_OF_CHECK = {"audit", "case", "clock", "events", "subject", "trial"}
 """Modules of `check` itself that each of its folders may import."""
 
 _MORE_OF_CHECK = {
@@ -76,7 +76,7 @@ _MORE_OF_CHECK = {
     "check/derivative": {"facts"},
     "check/numeric": {"facts"},
     "check/rules": {"pages", "variants", "weights"},
-    "check/runner": {"audit", "weights"},
+    "check/runner": {"run_audit", "weights"},
     "fix": {"variants", "working_example"},
     "testing": {"api"},
     "pytest_plugin": {"options"},

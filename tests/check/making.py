@@ -3,11 +3,11 @@
 import torch
 from torch.autograd import Function
 
+from pullback.check.audit import Audit
 from pullback.check.case import make_case
 from pullback.check.cases.signature import positional_names
 from pullback.check.derivative.first_order import first_order
 from pullback.check.find.discover import subject_of
-from pullback.check.state import Audit
 from pullback.check.subject import Options
 
 

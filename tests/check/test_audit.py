@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from pullback.check.audit import audit, static_findings
 from pullback.check.clock import Stopwatch
 from pullback.check.contexts.eager import base_setting
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import all_rules, selected
+from pullback.check.run_audit import run_audit, static_findings
 from pullback.check.subject import Options
 from pullback.report.model import to_plain
 
@@ -32,7 +32,7 @@ def run(target, *args, options=QUICK, inputs=None, skip=frozenset()):
     subject = target if hasattr(target, "why_unaudited") else subject_of(target)
     events = Silent()
     given = [(args, {})] if args else inputs
-    return events, audit(subject, options, given, events, skip)
+    return events, run_audit(subject, options, given, events, skip)
 
 
 def found(events):
@@ -336,8 +336,8 @@ def test_system_exit_is_reported_and_the_audit_continues():
 def test_internal_error_of_a_rule_is_inconclusive(monkeypatch):
     from pullback.check.rules import pb101_wrong_vjp
 
-    rule = replace(pb101_wrong_vjp.RULE, runtime=lambda state: 1 / 0)
-    monkeypatch.setattr("pullback.check.audit.selected", lambda options: [rule])
+    rule = replace(pb101_wrong_vjp.RULE, runtime=lambda audit: 1 / 0)
+    monkeypatch.setattr("pullback.check.run_audit.selected", lambda options: [rule])
     events, _ = run(sine, normal(3))
     assert found(events) == [("PB101", "info", "inconclusive")]
     assert "report it" in events.findings[0].hint
@@ -345,14 +345,14 @@ def test_internal_error_of_a_rule_is_inconclusive(monkeypatch):
 
 
 def test_doubtful_case_settles_only_doubtful_ones(monkeypatch):
-    from pullback.check import state
+    from pullback.check.audit import Audit
     from pullback.check.cases import values
 
     from .making import audit_of
 
     audited = audit_of(slip, normal(3))
     asked = []
-    compare = state.Audit.compare
+    compare = Audit.compare
 
     def spied(self, case, *args, settled=(), **options):
         asked.append((case.label, case.doubtful, set(settled)))
@@ -363,7 +363,7 @@ def test_doubtful_case_settles_only_doubtful_ones(monkeypatch):
             yield base.with_values({0: base.values[0] + 1}, label, doubtful=doubtful)
 
     audited.__dict__["base_result"] = None
-    monkeypatch.setattr(state.Audit, "compare", spied)
+    monkeypatch.setattr(Audit, "compare", spied)
     monkeypatch.setattr(values, "other_values", cases)
     assert audited.variants[0].case.label == "odd 1"
     first = [(label, settled) for label, _, settled in asked[:4]]
@@ -587,8 +587,8 @@ def test_explicit_refusal_of_the_backward_is_a_warning():
 
 def test_context_rule_ignores_state_changed_between_its_calls():
     scale = [1.0]
-    state = audit_of(lambda x: Passes.apply(x) * scale[0], normal(4))
+    audit = audit_of(lambda x: Passes.apply(x) * scale[0], normal(4))
     (rule,) = [rule for rule in all_rules() if rule.id == "PB414"]
-    assert base_setting(state) is not None
+    assert base_setting(audit) is not None
     scale[0] = 2.0
-    assert [f.verdict for f in rule.runtime(state) if f.verdict == "wrong"] == []
+    assert [f.verdict for f in rule.runtime(audit) if f.verdict == "wrong"] == []

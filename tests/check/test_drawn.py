@@ -8,10 +8,10 @@ import torch
 from hypothesis import find, given, settings
 from torch.autograd import Function
 
+from pullback.check.audit import Audit
 from pullback.check.case import is_differentiable
 from pullback.check.drawn import cases_like, smallest_drawn
 from pullback.check.options import make_options
-from pullback.check.state import Audit
 from pullback.check.subject import Options
 from pullback.errors import OptionError
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from pullback.check.audit import audit
 from pullback.check.find.discover import subject_of
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 
 from .making import Silent, function, normal
@@ -16,7 +16,7 @@ ALL = ("PB1", "PB401", "PB405", "PB406", "PB411", "PB413")
 
 def states(target, *select, skip=frozenset()):
     options = Options(select=select or ALL)
-    end = audit(subject_of(target), options, [((normal(3),), {})], Silent(), skip)
+    end = run_audit(subject_of(target), options, [((normal(3),), {})], Silent(), skip)
     return {context.name: context.state for context in end.measured.contexts}
 
 

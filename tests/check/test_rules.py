@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import pullback
-from pullback.check import audit
 from pullback.check.find.discover import static_subjects
 from pullback.check.rules import all_rules, rule_named
+from pullback.check.run_audit import static_findings
 from pullback.check.runner.task import Limits
 from pullback.check.subject import Options
 
@@ -79,7 +79,7 @@ def test_examples_of_a_static_half(rule, level, tmp_path):
     path = tmp_path / "kernels.py"
     path.write_text("import torch\n" + block.group(1), encoding="utf-8")
     (subject,) = static_subjects(str(path), "it needs a GPU")
-    found = audit.static_findings(subject, Options(select=(rule.alias.id,)))
+    found = static_findings(subject, Options(select=(rule.alias.id,)))
     assert {(f.rule, f.name, f.alias) for f in found} == (
         {(rule.id, rule.name, rule.alias.id)} if level == "Bad" else set()
     )

@@ -11,7 +11,7 @@ import pullback
 from pullback.check.case import make_case
 from pullback.check.cases.signature import positional_names
 from pullback.check.find.discover import subject_of
-from pullback.check.weights import held_tensors, kept, with_weights
+from pullback.check.weights import captured_tensors, kept, with_weights
 
 
 class Times(torch.autograd.Function):
@@ -189,7 +189,7 @@ def test_module_state_is_restored():
     before = {name: t.detach().clone() for name, t in module.state_dict().items()}
     subject = subject_of(module)
     case = make_case((batch(),), {}, positional_names(subject), "given")
-    assert list(held_tensors(subject, case)) == ["weight", "shift"]
+    assert list(captured_tensors(subject, case)) == ["weight", "shift"]
     _, call = with_weights(subject, case)
     with kept(call):
         call.arguments()

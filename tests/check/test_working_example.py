@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from pullback.check.audit import audit
 from pullback.check.cases.templates import DISTANCES
 from pullback.check.find.discover import subject_of
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 from pullback.check.working_example import prepare
 
@@ -29,7 +29,7 @@ class Ignores(Function):
 
 def found(target, rule, *args):
     events = Silent()
-    audit(subject_of(target), Options(select=(rule,)), [(args, {})] if args else None, events)
+    run_audit(subject_of(target), Options(select=(rule,)), [(args, {})] if args else None, events)
     return [f for f in events.findings if f.rule == rule]
 
 
@@ -91,8 +91,8 @@ class Kernel(Function):
 
 
 def test_callable_for_which_the_gradient_is_right_is_chosen():
-    state, _ = guessed(Kernel)
-    assert state.base.values[2] is DISTANCES[1]
+    audit, _ = guessed(Kernel)
+    assert audit.base.values[2] is DISTANCES[1]
 
 
 class Expands(Function):
@@ -110,15 +110,15 @@ class Expands(Function):
 
 
 def test_integer_for_which_gradient_shapes_are_right_is_chosen():
-    state, _ = guessed(Expands)
-    x, steps = state.base.values
+    audit, _ = guessed(Expands)
+    x, steps = audit.base.values
     assert steps == x.shape[0]
 
 
 def test_given_example_is_not_doubted():
-    state, why = guessed(Ignores, normal(3), normal(3, seed=1))
+    audit, why = guessed(Ignores, normal(3), normal(3, seed=1))
     assert not why
-    assert not state.guessed
+    assert not audit.guessed
 
 
 class Scaled(Function):
@@ -136,9 +136,9 @@ class Scaled(Function):
 
 
 def test_shapes_that_fail_in_the_backward_are_reported_as_a_warning():
-    state, _ = guessed(Scaled)
-    assert state.base.values[1].shape == ()
-    assert state.given[0].values[1].shape == (3, 5)
+    audit, _ = guessed(Scaled)
+    assert audit.base.values[1].shape == ()
+    assert audit.given[0].values[1].shape == (3, 5)
     (told,) = found(Scaled, "PB104")
     assert told.severity == "warning"
     assert "shape () for scale of shape (3, 5)" in told.message
@@ -159,8 +159,8 @@ class Masked(Function):
 
 
 def test_fault_is_not_hidden_by_another_kind_of_tensor():
-    state, _ = guessed(Masked)
-    x, mask = state.base.values
+    audit, _ = guessed(Masked)
+    x, mask = audit.base.values
     assert mask.dtype == torch.bool
     assert x.shape == mask.shape == (3, 5)
     (told,) = found(Masked, "PB104")
@@ -240,8 +240,8 @@ class NoSine(Function):
 
 def test_guess_for_which_the_gradient_is_right_is_preferred():
     for target, fit in ((ModulusOfPairs, "a last dimension of 2"), (ScaledRows, "width with size 1 in dim 1")):
-        state, _ = guessed(target)
-        assert state.base.fit == fit
+        audit, _ = guessed(target)
+        assert audit.base.required_property == fit
         assert all(f.severity == "warning" for f in found(target, "PB101"))
         assert any(f"right for {fit}" in f.message for f in found(target, "PB101"))
 
@@ -262,8 +262,8 @@ class SquaredError(Function):
 
 def test_gradient_wrong_for_every_guess_is_an_error():
     for target in (NoSine, SquaredError):
-        state, _ = guessed(target)
-        assert state.base.fit == ""
+        audit, _ = guessed(target)
+        assert audit.base.required_property == ""
         assert found(target, "PB101")[0].severity == "error"
 
 
@@ -300,8 +300,8 @@ class Draw(Function):
 
 
 def test_nan_on_a_negative_guess_is_no_error():
-    state, _ = guessed(LogOfScale)
-    assert state.base.fit == "positive numbers"
+    audit, _ = guessed(LogOfScale)
+    assert audit.base.required_property == "positive numbers"
     for target in (LogOfScale, Draw):
         assert all(f.severity != "error" for f in found(target, "PB101"))
     scale = torch.tensor([-1.0, 2.0, 1.0], dtype=torch.float64)

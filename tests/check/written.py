@@ -2,8 +2,8 @@
 
 import textwrap
 
-from pullback.check import audit
 from pullback.check.find.discover import static_subjects
+from pullback.check.run_audit import static_findings
 from pullback.check.subject import Options
 
 HEAD = """
@@ -25,7 +25,7 @@ def subject(body, folder, after=""):
 def found(rule, body, folder, after=""):
     """Return severity and message of each finding of the rule."""
     options = Options(select=(rule,))
-    return [(f.severity, f.message) for f in audit.static_findings(subject(body, folder, after), options)]
+    return [(f.severity, f.message) for f in static_findings(subject(body, folder, after), options)]
 
 
 def op(forward="return kernel(x)", backward="return g", arguments="x"):

@@ -2,10 +2,10 @@
 
 `pullback.check(target, *inputs)` returns a `pullback.Report`; `help(pullback.check.api.check)` names its options.
 
-From a Function to a finding lead three files: `api.py` starts a process for each function (`runner/`), `audit.py` looks
-for a working example there and runs the rules, and each file of `rules/` examines one property. A rule asks an `Audit`
-(`state.py`) for facts: the comparison on the example and on its variants (`cases/`, `derivative/`), the gradients in
-other contexts (`contexts/`), the accuracy (`numeric/`).
+From a Function to a finding lead three files: `api.py` starts a process for each function (`runner/`), `run_audit.py`
+looks for a working example there and runs the rules, and each file of `rules/` examines one property. A rule asks an
+`Audit` (`audit.py`) for facts: the comparison on the example and on its variants (`cases/`, `derivative/`), the
+gradients in other contexts (`contexts/`), the accuracy (`numeric/`).
 
 A function of that name in `pullback` would shadow the package, or be shadowed by it, depending on which was imported
 first; a callable package is both. The implementation is in `pullback.check.api`.

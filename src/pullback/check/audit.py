@@ -1,450 +1,311 @@
-"""The audit of one subject: a working example, its variants, the facts about them, and the rules.
-
-It runs inside a separate process (`runner/`). Rules ask this object for facts, which are computed once.
-"""
+"""A rule's view of one subject: the facts, the comparison on every variant, and constructors of findings."""
 
 from __future__ import annotations
 
 import functools
-import re
-import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-import torch
-
-from pullback.check import trial
 from pullback.check.case import Case
-from pullback.check.cases.search import of_environment
+from pullback.check.cases.call_samples import functions_inside
+from pullback.check.cases.iterations import more_iterations
+from pullback.check.cases.repro import script
+from pullback.check.cases.shrink import shrink
 from pullback.check.clock import Stopwatch
-from pullback.check.derivative.agreement import show
-from pullback.check.events import AuditEnd, Events, StepEvents
-from pullback.check.find.stand_ins import NEEDED
-from pullback.check.measure import measure
-from pullback.check.purity.memory import Memory
-from pullback.check.rules import Rule, all_rules, allow_keys, rule_named, rule_of, selected, selected_static
-from pullback.check.rules._reproduction import gradient_and_quotient
-from pullback.check.state import Audit
-from pullback.check.subject import Inputs, Options, Subject, device_of, to_cpu
-from pullback.check.trial import Raised, take_incidents
+from pullback.check.derivative import intent
+from pullback.check.derivative.agreement import equal_or_nan
+from pullback.check.derivative.compare_input import Comparison
+from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.derivative.intent import Intent
+from pullback.check.derivative.second_order import SecondOrder, second_order
+from pullback.check.facts import ExampleFacts
+from pullback.check.numeric.accuracy import AccuracyFacts
+from pullback.check.rules import Rule, rule_named, selected
+from pullback.check.trial import SEED, Raised, forward
 from pullback.check.variants import variants_of
-from pullback.check.weights import given_call, kept
-from pullback.check.working_example import LACKS, prepare
-from pullback.report.model import Finding, Location
-from pullback.report.text import ranges
+from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-_UNIMPORTED = re.compile(r"\bcould not be imported: ")
-_OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps|active drivers", re.IGNORECASE)
+_BEFORE_LATE = 0.6
+"""Share of the budget for the example and its variants; the rest is for late rules."""
+_VARIANTS_SHARE = 0.2
+"""Share of the budget that variants get even if the example took more than its own."""
+_WEIGHTS_SHARE = 0.2
+"""Share of the budget for comparing the gradients of weights."""
+_SHRINK_SECONDS = 0.5
 
 
-def audit(
-    subject: Subject,
-    options: Options,
-    inputs: Inputs | None,
-    events: Events,
-    skip: frozenset[str] = frozenset(),
-) -> AuditEnd:
-    """Run every selected rule on `subject` and report what they find to `events`.
+class Audit(ExampleFacts):
+    """A rule's view of one subject: facts about its example, comparisons on variants and other examples, findings.
 
-    Args:
-        subject: what to audit; one without a target gets its static rules and a warning.
-        options: which rules, the seed and the budget.
-        inputs: examples of a call; the first that works is varied. By default one is looked for.
-        events: receives steps and findings.
-        skip: ids of rules, and descriptions of cases, that brought a process down: they are left out.
+    Attributes:
+        varied: whether rules run on the variants now.
     """
-    warnings.simplefilter("ignore")
-    sink = _Sink(subject, events)
-    chosen = [rule for rule in selected(options) if rule.id not in skip]
-    for finding in static_findings(subject, options, runs=True):
-        sink(finding)
-    if subject.target is None:
-        return _unaudited(subject, options, sink, subject.why_unaudited)
-    state, why = _prepared(subject, options, inputs, events, skip)
-    for finding in _incidents(subject):
-        sink(finding)
-    if state is None:
-        return _unaudited(subject, options, sink, why)
-    try:
-        return _audited(state, chosen, sink)
-    except Raised as error:
-        return _unaudited(subject, options, sink, f"what runs at first does not run again: {error}")
 
+    varied = False
 
-def _audited(state: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
-    """Run the rules that apply to a subject with a working example."""
-    if state.base.fit and any(rule.proves == 1 for rule in state.applying):
-        sink(_only_in_domain(state))
-    chosen = [rule for rule in chosen if state.subject.kind in rule.kinds]
-    if state.base.held:  # nothing but weights is differentiated
-        chosen = [rule for rule in chosen if rule.of_weights != "never"]
-    if state.unwritten is not None:
-        why = "the function returns memory that it never wrote"
-        chosen = _meaningful(state, chosen, sink, "unwritten memory", why)
-    elif state.parted is not None and not state.parted.is_rounding:
-        chosen = _meaningful(state, chosen, sink, "values that differ", "two runs from the same random state differ")
-    if state.subject.device is not None:
-        chosen = [rule for rule in chosen if not rule.needs_cpu]
-        sink(_on_device(state, state.subject.device))
-    left_out = _run_rules(state, chosen, sink)
-    _run_inside(state, sink)
-    if left_out:
-        sink(_over_budget(state, f"{', '.join(left_out)} could run"))
-    done = {rule.id for rule in chosen}.difference(left_out)
-    return AuditEnd(state.cases, sink.allowed, measure(state, done, sink.reported))
+    def on(self, base: Case) -> Audit:
+        """Return an audit of the same subject with another example."""
+        other = Audit(self.subject, self.options, base, [], self.events, self.skip, self.guessed)
+        other.__dict__["intent"] = self.intent  # of generic values; a small example may look like an identity
+        return other
 
+    def running(self, rules: Sequence[str]) -> list[str]:
+        """Those of `rules`, by id, that run on this subject: their findings need no duplicate from another rule."""
+        chosen = {rule.id for rule in self.applying}
+        return [rule for rule in rules if rule in chosen]
 
-def run_alone(subject: Subject, options: Options, inputs: Inputs | None, events: Events, rule: str, what: str) -> bool:
-    """Run a single step of an audit: a rule, or the variant with that description.
+    @functools.cached_property
+    def applying(self) -> list[Rule]:
+        """The selected rules that apply to this kind of subject."""
+        return [rule for rule in selected(self.options) if self.subject.kind in rule.kinds]
 
-    Args:
-        subject, options, inputs, events: as of `audit`.
-        rule, what: of the step, as they were sent to `events`.
+    def explained_by(self, cause: str) -> Rule | None:
+        """The rule that reports a cause, as in `Rule.explains`, if it runs on this subject."""
+        return next((rule for rule in self.applying if cause and rule.explains == cause), None)
 
-    Returns:
-        Whether it was run; not if it is another kind of step.
-    """
-    warnings.simplefilter("ignore")
-    state, _ = _prepared(subject, options, inputs, events, frozenset())
-    if state is None:
-        return False
-    if (found := rule_named(rule)) is not None and found.runtime is not None:
-        with suppress(Raised):
-            list(found.runtime(state))
-        return True
-    for case, numeric in variants_of(state):
-        if case.describe() == what:
-            state.compare(case, numeric=numeric)
-            return True
-    return False
+    def elapsed(self) -> float:
+        """Seconds that count since the audit of this subject began."""
+        return self.clock.seconds()
 
+    def has_time(self, share: float = 1.0) -> bool:
+        """Whether less than `share` of the budget is spent."""
+        return self.elapsed() < share * self.options.budget
 
-def _prepared(
-    subject: Subject, options: Options, inputs: Inputs | None, events: Events, skip: frozenset[str]
-) -> tuple[Audit | None, str]:
-    """The state of the audit with a working example, or the reason why there is none."""
-    steps = StepEvents(events)
-    trial.set_on_call(steps.calling)
-    events.step("", "looking for a working example", "")
-    calls = list(inputs or ())
-    if (device := device_of(calls)) is not None:
-        subject, calls = replace(subject, device=device), to_cpu(calls)
-    given = [given_call(subject, args, kwargs) for args, kwargs in calls]
-    memory = Memory(subject)
-    state, why = prepare(subject, options, given, steps, skip)
-    if state is not None:
-        state.memory = memory
-    return state, why
+    @functools.cached_property
+    def numbers(self) -> AccuracyFacts:
+        """How accurate value and gradient are."""
+        return AccuracyFacts(self)
 
-
-def static_findings(subject: Subject, options: Options, runs: bool = False) -> list[Finding]:
-    """Findings from the source alone. None of the audited code is run.
-
-    Args:
-        subject: the audited function.
-        options: which rules.
-        runs: leave out what the runtime half of a rule measures on a function that runs.
-    """
-    if subject.source is None:
-        return []
-    return [
-        Finding(
-            subject.name, rule.id, rule.name, match.severity, "wrong", match.message,
-            Location(subject.location.file, match.line), hint=match.hint, alias=rule.alias.id if rule.alias else "",
-        )
-        for rule in selected_static(options, runs)
-        if rule.static is not None
-        for match in rule.static(subject.source)
-    ]  # fmt: skip
-
-
-def unaudited(subject: Subject, why: str) -> Finding:
-    """The warning that a subject could not be run, with the reason and the remedy."""
-    hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
-    if missing := NEEDED.search(why) or _NO_MODULE.search(why):
-        hint = f"install {missing[1]}, or build it if it is an extension of the package"
-    elif _UNIMPORTED.search(why):
-        hint = "make its module importable here: what runs at import belongs under `if __name__ == '__main__':`"
-    elif why.startswith(LACKS):
-        in_program = "audit it in a program that sets that up, with `pullback run`"
-        hint = "audit it on a machine with a GPU" if _OF_A_GPU.search(why) else in_program
-    is_given = why.startswith("the given inputs do not work")
-    if is_given and of_environment(why):
-        hint = "the audit runs in a process of its own: let the function set up there what it needs (a process group)"
-    elif is_given:
-        hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"
-    rule = rule_named("unaudited")
-    assert rule is not None
-    return Finding(
-        subject=subject.name,
-        rule=rule.id,
-        name=rule.name,
-        severity="error" if is_given and not of_environment(why) else "warning",
-        verdict="unaudited",
-        message=f"not audited: {why}",
-        location=subject.location,
-        hint=hint,
-    )
-
-
-def _unaudited(subject: Subject, options: Options, sink: _Sink, why: str) -> AuditEnd:
-    """Report that a subject could not be run, and the findings of its static rules."""
-    sink(unaudited(subject, why))
-    for finding in static_findings(subject, options):
-        sink(finding)
-    return AuditEnd(0, sink.allowed)
-
-
-class _Sink:
-    """Forwards findings, without duplicates and those that an allow comment silences."""
-
-    def __init__(self, subject: Subject, events: Events) -> None:
-        self.subject = subject
-        self.events = events
-        self.allowed = 0
-        self.seen: set[tuple[Any, ...]] = set()
-        self.reported: list[Finding] = []
-
-    def __call__(self, finding: Finding) -> None:
-        key = (finding.rule, finding.verdict, finding.message)
-        if key in self.seen:
-            return
-        self.seen.add(key)
-        self.reported.append(finding)
-        if self.subject.source is not None and self.subject.source.allows(*allow_keys(finding)):
-            self.allowed += 1
-            return
-        self.events.finding(finding)
-
-    def has_reported(self, rule: Rule) -> bool:
-        """Whether a rule has found something."""
-        return any(finding.rule == rule.id for finding in self.reported)
-
-
-def _only_in_domain(state: Audit) -> Finding:
-    fit = state.base.fit
-    what = f"the gradient is right for {fit}, and wrong for other guesses"
-    result = state.refuted
-    assert result is not None
-    worst = max(result.wrong, key=lambda c: c.weight)
-    name = result.case.names[result.case.wrt[worst.order]]
-    transpose = "look for a missing transpose" if fit.endswith("matrices") else "it is wrong for them"
-    hint = f"if others should work too, {transpose}; if not, say so in the docstring and give inputs"
-    return state.finding(
-        "wrong-vjp",
-        "warning",
-        "inconclusive",
-        f"{what}: that of {name} is {show(worst.got)} there, and the derivative of the forward {show(worst.expected)}",
-        case=result.case,
-        evidence=state.evidence(result, worst),
-        tail=gradient_and_quotient(state, result, worst),
-        hint=hint,
-    )
-
-
-def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, cause: str, why: str) -> list[Rule]:
-    """The rules that mean something of a function whose values are random, for a cause that one of them reports."""
-    kept = [rule for rule in chosen if rule.explains == cause or not rule.needs_repeatable]
-    others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
-    if others and state.explained_by(cause) is None:
-        sink(replace(_undecided(state, others[0], why), severity="warning"))  # else there would be no finding
-    return kept
-
-
-def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
-    """Run the rules; return the ids of those for which the budget left no time.
-
-    Rules with one or a few runs come first, the most informative before the rest; then the variants of the example,
-    then slow rules. On the example the contract rules run whatever the budget is.
-    """
-    running = [rule for rule in chosen if rule.runtime is not None]
-    left_out = []
-    for rule in sorted((rule for rule in running if not rule.late), key=_priority):
-        if rule.is_of_contract or state.has_time(_OVERDRAFT if rule.early else 1.0):
-            _run_rule(state, rule, sink)
-        else:
-            left_out.append(rule.id)
-    _run_on_weights(state, running, sink)
-    state.varied = True
-    for rule in (rule for rule in running if (rule.varies or rule.late) and rule.id not in left_out):
-        if rule.varies or state.has_time():
-            _run_rule(state, rule, sink)
-        else:
-            left_out.append(rule.id)
-    _run_on_weights_of_variants(state, running, sink)
-    return left_out
-
-
-_OVERDRAFT = 2.0
-"""Part of the budget until which early rules begin: the first derivative of a slow function takes all of it."""
-
-
-def _priority(rule: Rule) -> int:
-    return rule.priority
-
-
-_NAMED = 3
-"""Number of weights that a message names."""
-
-
-def _run_on_weights(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
-    """Run some rules on the subject as a function of its weights."""
-    is_asked = any(rule.of_weights == "always" for rule in state.applying)
-    weighted = state.weighted if state.backward_works and is_asked else None
-    if weighted is None:
-        return
-    with kept(weighted.base):
-        for rule in sorted(running, key=_priority):
-            is_meant = rule.proves == 2 and weighted.intent is not None
-            if rule.of_weights == "always" and not is_meant and not _is_settled(rule, sink.reported):
-                _run_rule(weighted, rule, sink)
-        left_out = _left_out(weighted)
-    if left_out:
-        names = ", ".join(left_out[:_NAMED]) + (f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else "")
-        what = f"the gradients of {names} were not compared: there are too many of them, or no time was left"
-        hint = "raise --budget, or give a smaller module"
-        sink(state.finding("budget-spent", "info", "inconclusive", what, hint=hint))
-
-
-_VARIANTS_FOR_WEIGHTS = ("sliced with a step", "transposed", "-> 1", "exact zeros", "all equal")
-"""Words in the labels of the variants on which the gradients of weights are compared as well."""
-
-
-def _run_on_weights_of_variants(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
-    """Compare the gradients of weights on variants of the inputs, unless they are already known to be wrong."""
-    rule = next((rule for rule in running if rule.proves == 1), None)
-    if rule is None or state.weighted is None or not state.backward_works or sink.has_reported(rule):
-        return
-    ordinary = [r.case for r in state.variants if r.wrong == [] and not (r.case.doubtful or r.case.extreme)]
-    for words in _VARIANTS_FOR_WEIGHTS:
-        case = next((case for case in ordinary if words in case.label), None)
-        if case is None or not state.has_time():
-            continue
-        other = state.on(replace(case, label=f"{case.label} inputs") if case.layout_only else case)
-        other.clock = state.clock
-        if other.weighted is not None:
-            with kept(other.weighted.base):
-                _run_rule(other.weighted, rule, sink)
-        if sink.has_reported(rule):
-            return
-
-
-def _is_settled(rule: Rule, reported: Sequence[Finding]) -> bool:
-    """Whether errors that were found leave nothing to learn from running a rule on weights."""
-    return any(finding.severity == "error" and finding.name in rule.settled_by for finding in reported)
-
-
-def _left_out(weighted: Audit) -> list[str]:
-    """Names of the weights that were not compared for lack of time."""
-    result = weighted.base_result
-    if result is None or result.error is not None:
-        return []
-    compared = {comparison.order for comparison in result.comparisons}
-    late = [n for order, n in enumerate(weighted.names) if order >= weighted.compared_before and order not in compared]
-    return [*late, *weighted.base.left_out]
-
-
-def _run_inside(state: Audit, sink: _Sink) -> None:
-    """Run the rules for Functions on each Function that a callable calls.
-
-    Where the callable means not to be a derivative, each Function has its own gradient looked at, too.
-    """
-    for inner in state.inside:
-        try:
-            _ = inner.base_result
-        except Raised:  # its arguments serve for one call: a solver that is released, say
-            continue
-        inner.clock = state.clock
-        report = functools.partial(_report_of_inner, state, inner, sink)
-        for rule in selected(state.options):
-            is_due = rule.runs_inside or (rule.proves == 1 and state.intent is not None)
-            if is_due and rule.id not in state.skip and state.has_time():
-                _run_rule(inner, rule, report)
-
-
-def _report_of_inner(state: Audit, inner: Audit, sink: _Sink, finding: Finding) -> None:
-    """Report a finding about a Function as one about the callable that calls it."""
-    rule = rule_named(finding.rule)
-    is_of_both = rule is not None and rule.of_arguments and finding.severity == "warning"
-    is_reported = is_of_both and any((f.rule, f.severity) == (finding.rule, finding.severity) for f in sink.reported)
-    if finding.verdict != "intended" and not is_reported:  # which was reported for the callable, as are its weights
-        sink(replace(finding, subject=state.subject.name, message=f"in {inner.subject.name}: {finding.message}"))
-
-
-def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None:
-    assert rule.runtime is not None
-    try:
-        with state.events.of_rule(rule.id, state.subject, state.base):
-            clock = Stopwatch()
-            found = list(rule.runtime(state))
-            # On a smaller case the comparison of first order comes before the rule.
-            is_late = state.takes_long(clock.seconds() + state.pace)
-            for finding in found if is_late else _smallest(state, rule, found):
-                sink(finding)
-    except Raised as error:
-        if state.backward_works:  # else the rules about failing backwards have reported it
-            sink(_undecided(state, rule, str(error)))
-    except Exception as error:  # a fault of ours must not end the audit, nor pass for a clean one
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
-        why = f"Pullback failed ({place}): {type(error).__name__}: {error}"
-        sink(_undecided(state, rule, why, "a bug of Pullback: please report it with this line and the function"))
-    for finding in _incidents(state.subject):
-        # A size computed from numbers of every magnitude is arbitrary: it shows no fault on ordinary inputs.
-        is_excused = rule.is_of_range or rule.transforms
-        sink(replace(finding, severity="warning", verdict="unstable") if is_excused else finding)
-
-
-def _smallest(state: Audit, rule: Rule, found: list[Finding]) -> list[Finding]:
-    """Findings of the rule on the smallest example that still has one of the same severity."""
-    worst = {f.severity for f in found}
-    if rule.runtime is None or not rule.shrinks or not worst & {"error", "warning"}:
+    @functools.cached_property
+    def second(self) -> SecondOrder | None:
+        """Result of double backward on the working example; `None` where there is no backward, or it fails."""
+        if not self.backward_works or not self.base_run.roots:
+            return None
+        found = second_order(self, self.intent)
+        longer = more_iterations(self.base) if found.status == "wrong" else None
+        if (
+            longer is not None
+            and self.is_valid(longer)
+            and second_order(self.on(longer), self.intent).status in ("ok", "inconclusive")
+        ):
+            found = replace(found, status="inconclusive", unconverged=True)
         return found
-    severity = "error" if "error" in worst else "warning"
 
-    def run(case: Case) -> list[Finding]:
-        smaller = state.on(case)
-        return list(rule.runtime(smaller)) if rule.runtime is not None and smaller.is_valid(case) else []
+    def results(self) -> list[FirstOrder]:
+        """The comparisons that a rule examines now: on the example, or on its variants."""
+        if self.varied:
+            return self.variants
+        return [] if self.base_result is None else [self.base_result]
 
-    def fails(case: Case) -> bool:
-        return any(f.severity == severity for f in run(case))
+    @functools.cached_property
+    def variants(self) -> list[FirstOrder]:
+        """The comparison on every variant, within its share of the budget, and in depth on others.
 
-    smallest = state.shrink(state.base, fails)
-    return run(smallest) if smallest is not state.base else found
+        An input whose gradient is wrong on one ordinary case is not compared on those that follow.
+        """
+        return list(self._compare_all())
 
+    def _compare_all(self) -> Iterator[FirstOrder]:
+        settled: set[int] = set()
+        doubtful: set[int] = set()  # wrong on a case that may be no valid input: settles only others of that sort
+        if self.base_result is not None:
+            settled.update(c.order for c in self.base_result.wrong if not c.is_small)
+        share = max(_BEFORE_LATE, self.elapsed() / self.options.budget + _VARIANTS_SHARE)
+        for case, numeric in variants_of(self):
+            if not self.has_time(share) or self._would_be_late():
+                return
+            if self.leaves_out(case):
+                continue
+            others = settled | doubtful if case.doubtful else settled
+            in_time = functools.partial(self.has_time, max(share, 1.0))
+            with self.events.of_first_order(case.describe(), self.subject, case):
+                result = self.compare(case, numeric=numeric, settled=others, goes_on=in_time)
+            if result is not None:
+                settled.update(c.order for c in result.grave)
+                doubtful.update(c.order for c in result.wrong if case.doubtful and not c.is_small)
+                yield result
+        if self.options.deep:
+            from pullback.check.drawn import smallest_drawn  # here, since only audits in depth need hypothesis
 
-def _undecided(state: Audit, rule: Rule, why: str, hint: str = "") -> Finding:
-    return state.finding(rule.id, "info", "inconclusive", f"could not be decided: {why}", case=state.base, hint=hint)
+            drawn = smallest_drawn(self, settled | doubtful)
+            yield from () if drawn is None else (drawn,)
 
+    def _would_be_late(self) -> bool:
+        """Whether one more comparison, at the pace of the first, would exceed the budget by far."""
+        budget = self.options.budget
+        return self.pace > _VARIANTS_SHARE * budget and self.elapsed() + self.pace > budget
 
-def _on_device(state: Audit, device: torch.device) -> Finding:
-    ids = ranges(rule.id for rule in all_rules() if rule.needs_cpu)
-    left_out = f"rules that look at the CPU's memory ({ids}) did not run"
-    if state.subject.kind == "callable" and not isinstance(state.subject.target, torch.nn.Module):
-        left_out += ", and weights that it holds were not compared"
-    what = f"the tensors are on {device}: {left_out}"
-    return state.finding("budget-spent", "info", "ok", what, hint="give inputs on the CPU if it takes them there")
+    @functools.cached_property
+    def weighted(self) -> Audit | None:
+        """The audit of the subject as a function of its weights, too; `None` where it has none."""
+        if self.with_weights is None:
+            return None
+        subject, call = self.with_weights
+        audit = Audit(subject, self.options, call, [], self.events, self.skip, self.guessed)
+        is_right = self.base_result is not None and not self.base_result.wrong
+        audit.compared_before = 0 if is_right and call.is_varied else len(self.base.wrt)
+        if self.intent is not None:
+            audit.__dict__["intent"] = self.intent
+        audit.clock = self.clock
+        end = self.elapsed() / self.options.budget + _WEIGHTS_SHARE
+        audit.goes_on = lambda: audit.has_time(end)
+        return audit
 
+    @functools.cached_property
+    def inside(self) -> list[Audit]:
+        """Audits of the Functions that a callable calls, each on its arguments in the working example."""
+        found = functions_inside(self.subject, self.base)
+        return [Audit(subject, self.options, case, [], self.events, self.skip) for subject, case in found]
 
-def _over_budget(state: Audit, what: str) -> Finding:
-    return state.finding(
-        "budget-spent",
-        "info",
-        "inconclusive",
-        f"the budget of {state.options.budget:g} s was spent before {what}",
-        hint="raise --budget",
-    )
+    @property
+    def is_native(self) -> bool:
+        """Whether it is a callable in which no custom function runs."""
+        return self.subject.kind == "callable" and not self.subject.is_made and not self.inside
 
+    @functools.cached_property
+    def intent(self) -> Intent | None:
+        """Why the backward is not the derivative on purpose, if the subject or a Function inside it shows a sign.
 
-def _incidents(subject: Subject) -> Iterator[Finding]:
-    """Findings about exits and exhausted memory that the audited code caused in this process."""
-    for incident, message in take_incidents():
-        rule = rule_of(incident)
-        yield Finding(
-            subject.name, rule.id, rule.name, "error", "wrong", message, subject.location,
-            hint="a function must return or raise an ordinary error",
-        )  # fmt: skip
+        A Function inside it that is no derivative on purpose excuses no mistake in another one. One that injects a
+        gradient excuses nothing: the gradient is the derivative of the surrounding code, or wrong. Where there is no
+        time to compare each of them, all are taken to be wrong.
+        """
+        if self.own_intent is not None:
+            return self.own_intent
+        if self.base_result is None or not self.base_result.wrong:
+            return None
+        if self.is_slow:
+            found = [(inner.subject.name, inner.own_intent) for inner in self.inside]
+        else:
+            found = [
+                (inner.subject.name, None if inner.injects else inner.intent)
+                for inner in self.inside
+                if inner.base_result is not None and inner.base_result.wrong
+            ]
+        if not found:
+            return None if any(inner.injects for inner in self.inside) else self.stop_gradient()
+        reasons = [replace(why, reason=f"{why.reason} ({name}, which it calls)") for name, why in found if why]
+        reasons.sort(key=lambda why: why.sign != "worded")  # the weakest
+        return reasons[0] if reasons and len(reasons) == len(found) else None
+
+    @functools.cached_property
+    def injects(self) -> bool:
+        """Whether it returns a gradient for an input that its outputs do not depend on."""
+        result = self.base_result
+        for c in [] if result is None else result.wrong:
+            p = self.base.wrt[c.order]
+            other = self.base.with_values({p: 1 - 3 * self.base.values[p]})
+            if result is not None and result.gradients[c.order] is not None and self.is_valid(other):
+                outputs = forward(self.subject, other).outputs
+                if len(outputs) == len(self.base_run.outputs) and all(
+                    map(equal_or_nan, outputs, self.base_run.outputs)
+                ):
+                    return True
+        return False
+
+    @functools.cached_property
+    def any_intent(self) -> Intent | None:
+        """Why the backward is not the derivative on purpose, if that shows on any ordinary case."""
+        if self.intent is not None or self.base_result is None:
+            return self.intent
+        ordinary = (result for result in (self.base_result, *self.variants) if not result.case.extreme)
+        found = (self._bound(result) for result in ordinary)
+        return next((reason for reason in found if reason is not None), None)
+
+    def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
+        """Why a disagreement is intended, if there is a sign of it."""
+        flat = intent.flat_in(comparison) if result is self.base_result or comparison.order in self.stairs else None
+        reason = self.intent
+        is_own = reason is not None and reason is self.own_intent and reason.sign == "identity"
+        if is_own and not intent.is_unchanged(result.run, result.case.tensors):
+            reason = None
+        return reason or flat or self._bound(result)
+
+    def _bound(self, result: FirstOrder) -> Intent | None:
+        found = intent.bound(result, self.subject.name)
+        return None if found and self.nonlinearity is None and intent.is_one_sided(result) else found
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether one comparison takes longer than shrinking may."""
+        return self.takes_long(self.pace)
+
+    def takes_long(self, seconds: float) -> bool:
+        """Whether a comparison that took so long leaves no time to repeat it on smaller cases."""
+        return seconds > 2 * _SHRINK_SECONDS
+
+    def shrink(self, case: Case, fails: Callable[[Case], bool]) -> Case:
+        """Return the smallest case found for which `fails` holds, within half a second.
+
+        It keeps to the domain of the example, unless `case` does not.
+        """
+        clock = Stopwatch()
+
+        def guarded_fails(candidate: Case) -> bool:
+            self.events.beat()
+            try:
+                return (case.doubtful or self.domain.holds(candidate)) and fails(candidate)
+            except Raised:
+                return False
+
+        return shrink(case, guarded_fails, lambda: clock.seconds() < _SHRINK_SECONDS)
+
+    def finding(
+        self,
+        rule: str,
+        severity: Severity,
+        verdict: Verdict,
+        message: str,
+        *,
+        case: Case | None = None,
+        evidence: Evidence | None = None,
+        tail: Sequence[str] = (),
+        mask: Sequence[bool] | None = None,
+        hint: str = "",
+        line: int | None = None,
+    ) -> Finding:
+        """Build a finding of a rule, by its id or name, about this subject; `case` and `tail` make its reproduction."""
+        found = rule_named(rule)
+        assert found is not None
+        return Finding(
+            subject=self.subject.name,
+            rule=found.id,
+            name=found.name,
+            severity=severity,
+            verdict=verdict,
+            message=message,
+            location=self._location(line, found.blames),
+            evidence=evidence,
+            reproduce=self._script(case, tail, mask) if case is not None else "",
+            hint=hint,
+            context=found.context,
+            of_pytorch=found.of_pytorch,
+        )
+
+    def _location(self, line: int | None, method: str) -> Location:
+        """Return the given line, else that of a method, else that of the whole subject."""
+        source, location = self.subject.source, self.subject.location
+        if line is None and source is not None and method in source.methods:
+            line = source.methods[method].lineno
+        return Location(location.file, line) if line else location
+
+    def _script(self, case: Case, tail: Sequence[str], mask: Sequence[bool] | None) -> str:
+        try:
+            seed = SEED if self.draws or self.backward_draws else None
+        except Raised:
+            seed = None
+        return script(self.subject, case, tail, mask, seed)
+
+    def evidence(self, result: FirstOrder, comparison: Comparison) -> Evidence:
+        """Return the numbers of one disagreement."""
+        name = result.case.names[result.case.wrt[comparison.order]]
+        return Evidence(
+            expected=comparison.expected,
+            got=comparison.got,
+            error_bar=comparison.bar,
+            worst_index=comparison.index,
+            where=f"gradient of {name}",
+            dtype=str(result.case.tensors[comparison.order].dtype).removeprefix("torch."),
+            failing=comparison.failing,
+            directions=comparison.compared,
+        )

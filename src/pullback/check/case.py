@@ -17,7 +17,7 @@ IF_IT_FITS = ", if that fits"
 
 
 @dataclass(frozen=True)
-class Held:
+class Captured:
     """A tensor that a subject uses without receiving it as an argument, such as a weight of a module.
 
     Attributes:
@@ -53,12 +53,12 @@ class Case:
             a size changed while a whole-number argument or an object that may depend on it did not.
         extreme: holds values far outside the ordinary range.
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
-        fit: the property that a guessed example was given because the gradient is right for no other guess.
-        held: by position, the leaves that the subject holds, such as its weights.
+        required_property: property of a guessed example without which the gradient is wrong for every guess.
+        captured: by position, the leaves that the subject captures, such as its weights.
         shared: positions of tensors that another argument or the subject holds too, as a module that is passed with
             its parameters: such a tensor is passed itself, and differentiated as a weight.
         left_out: names of other differentiable tensors that it holds.
-        is_varied: some of the held tensors have new values.
+        is_varied: some of the captured tensors have new values.
         is_asked: the example says which of its inputs require a gradient.
         fixed: sizes that the subject holds, in tensors, modules and numbers: another one would not fit them.
 
@@ -75,8 +75,8 @@ class Case:
     extreme: bool = False
     doubtful: bool = False
     non_leaf: bool = False
-    fit: str = ""
-    held: Mapping[int, Held] = field(default_factory=dict)
+    required_property: str = ""
+    captured: Mapping[int, Captured] = field(default_factory=dict)
     shared: frozenset[int] = frozenset()
     left_out: tuple[str, ...] = ()
     is_varied: bool = False
@@ -179,7 +179,7 @@ class Case:
                 inputs.append(inputs[self.wrt.index(twin)])
             else:
                 leaf = leaves[position].requires_grad_(mask is None or mask[order])
-                leaves[position] = pass_through(leaf) if self.non_leaf and position not in self.held else leaf
+                leaves[position] = pass_through(leaf) if self.non_leaf and position not in self.captured else leaf
                 inputs.append(leaf)
         args, kwargs = tree_unflatten(leaves, self.spec)
         return args, kwargs, inputs
@@ -193,8 +193,8 @@ class Case:
         value = self.values[position]
         if position in self.shared:
             return value
-        if position in self.held:
-            return self.held[position].filled(value)
+        if position in self.captured:
+            return self.captured[position].filled(value)
         return copy_tensor(value) if isinstance(value, Tensor) else value
 
 

@@ -104,7 +104,7 @@ class ExampleFacts:
     @functools.cached_property
     def domain(self) -> Domain:
         """The traits of the tensors of the working example, which variants keep."""
-        if self.base.fit:
+        if self.base.required_property:
             return Domain(self.base, lambda other: False)
         return Domain(self.base, None if self.guessed else self.is_valid)
 

@@ -14,7 +14,7 @@ from pullback.check.rules._rule import COLUMNS, Column
 from pullback.report.model import ContextResult, ContextState, Finding, GradientCurve, Measurements, UlpErrors
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DRAWING = "the gradient along a line"

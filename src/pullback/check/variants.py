@@ -60,7 +60,7 @@ def with_defaults(audit: ExampleFacts) -> Case:
         for p in left
         if p.kind is p.POSITIONAL_OR_KEYWORD and answers(p.default) and isinstance(p.default, plain)
     ]
-    if kwargs or base.held or not left or len(usual) < len(left):
+    if kwargs or base.captured or not left or len(usual) < len(left):
         return base
     names, nested = positional_names(audit.subject), audit.subject.kind != "function"
     case = make_case((*args, *usual), {}, names, base.label, nested, base.shared_ids)

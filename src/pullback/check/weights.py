@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from pullback import _torch
-from pullback.check.case import Case, Held, is_differentiable, make_case
+from pullback.check.case import Captured, Case, is_differentiable, make_case
 from pullback.check.cases import layouts
 from pullback.check.cases.repro import identifier
 from pullback.check.cases.signature import positional_names
@@ -36,12 +36,12 @@ _LONGEST = 1 << 18
 _GOLDEN, _SPREAD = 0.6180339887498949, 0.25
 """Increment of the sequence k φ mod 1 that separates equal elements, and their largest distance."""
 _DEPTH, _WIDTH = 4, 256
-"""Depth of the search for held tensors, and the number of objects examined at each level."""
+"""Depth of the search for captured tensors, and the number of objects examined at each level."""
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
 _PLAIN = int | float | complex | str | bytes | None
 _OF_MODULES = {"_parameters", "_buffers", "_modules"}
 _LARGEST = 1 << 20
-"""Number of held elements beyond which tensors without a gradient keep their dtype."""
+"""Number of captured elements beyond which tensors without a gradient keep their dtype."""
 
 
 def reached(subject: Subject, case: Case) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def _parts(value: Any, text: str) -> dict[str, Any]:
     if inspect.isfunction(plain):
         return _of_function(plain, text if plain is value else f"inspect.unwrap({text})")
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
-    return {f"{text}.{name}": part for name, part in held.items() if name not in _OF_MODULES}
+    captured = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    return {f"{text}.{name}": part for name, part in captured.items() if name not in _OF_MODULES}
 
 
 def _of_function(function: Any, text: str) -> dict[str, Any]:
@@ -104,22 +104,22 @@ def _is_library(value: Any) -> bool:
     return not isinstance(value, Module) and package in _LIBRARIES
 
 
-def held_tensors(subject: Subject, case: Case) -> dict[str, Held]:
+def captured_tensors(subject: Subject, case: Case) -> dict[str, Captured]:
     """Return the floating and complex leaves that a subject reaches, by the names that its author gives them."""
-    found: dict[str, Held] = {}
+    found: dict[str, Captured] = {}
     for text, value in reached(subject, case).items():
         name = _short(text)
         name = f"self.{name}" if name in case.names else name
         if isinstance(value, Tensor):
-            found[name] = Held(value, text, value.requires_grad)
+            found[name] = Captured(value, text, value.requires_grad)
             continue
         prefix = "" if name == "fn" else f"{name}."
         for kind, tensors in (("parameter", value.named_parameters()), ("buffer", value.named_buffers())):
-            found.update({prefix + n: Held(t, f'{text}.get_{kind}("{n}")', t.requires_grad) for n, t in tensors})
+            found.update({prefix + n: Captured(t, f'{text}.get_{kind}("{n}")', t.requires_grad) for n, t in tensors})
     return {
-        name: held
-        for name, held in _without_duplicates(found).items()
-        if held.tensor.is_leaf and is_differentiable(held.tensor) and _is_ordinary(held.tensor)
+        name: captured
+        for name, captured in _without_duplicates(found).items()
+        if captured.tensor.is_leaf and is_differentiable(captured.tensor) and _is_ordinary(captured.tensor)
     }
 
 
@@ -131,8 +131,8 @@ def given_call(subject: Subject, args: Sequence[Any], kwargs: Mapping[str, Any])
     """
     names, nested = positional_names(subject), subject.kind != "function"
     case = make_case(args, kwargs, names, "given", nested)
-    held = {id(h.tensor) for h in held_tensors(subject, case).values() if h.asks}
-    others = make_case(args, kwargs, names, "given", nested, held)
+    captured = {id(h.tensor) for h in captured_tensors(subject, case).values() if h.asks}
+    others = make_case(args, kwargs, names, "given", nested, captured)
     found = others if others.wrt else case
     return replace(found, fixed=frozenset(_sizes_held(subject, found)))
 
@@ -141,10 +141,10 @@ def _sizes_held(subject: Subject, case: Case) -> set[int]:
     """Return the sizes of the tensors that a subject holds, and the numbers that a module in it keeps."""
     if subject.kind == "function":
         return set()
-    held = reached(subject, case).values()
-    parts = [part for value in held if isinstance(value, Module) for part in value.modules()]
+    captured = reached(subject, case).values()
+    parts = [part for value in captured if isinstance(value, Module) for part in value.modules()]
     own = [t for part in parts for t in (*part.parameters(False), *part.buffers(False))]
-    tensors = [*own, *(value for value in held if isinstance(value, Tensor))]
+    tensors = [*own, *(value for value in captured if isinstance(value, Tensor))]
     numbers = {number for part in parts for number in vars(part).values() if type(number) is int}
     return {size for t in tensors for size in t.shape} | numbers
 
@@ -159,9 +159,9 @@ def _short(text: str) -> str:
     return text.removesuffix(".__self__").removeprefix("fn.")
 
 
-def _without_duplicates(found: Mapping[str, Held]) -> dict[str, Held]:
+def _without_duplicates(found: Mapping[str, Captured]) -> dict[str, Captured]:
     first: dict[int, str] = {}
-    return {name: held for name, held in found.items() if first.setdefault(id(held.tensor), name) == name}
+    return {name: captured for name, captured in found.items() if first.setdefault(id(captured.tensor), name) == name}
 
 
 def modules_of(subject: Subject, case: Case) -> dict[str, Module]:
@@ -177,25 +177,25 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
     """
     if subject.device is not None:
         return _with_moved_weights(subject, case)
-    held = held_tensors(subject, case)
-    asking = [name for name, h in held.items() if h.tensor.requires_grad]
-    chosen = _chosen(subject, case, [name for name in asking if held[name].tensor.numel() <= _LONGEST], held)
+    captured = captured_tensors(subject, case)
+    asking = [name for name, h in captured.items() if h.tensor.requires_grad]
+    chosen = _chosen(subject, case, [name for name in asking if captured[name].tensor.numel() <= _LONGEST], captured)
     if subject.is_made or not chosen:
         return None
-    if sum(h.tensor.numel() for h in held.values()) > _LARGEST:
-        held = {name: held[name] for name in chosen}
-    keys = {identifier(name, position): name for position, name in enumerate(held)}
-    values = {key: _varied(held[name].tensor.detach()) for key, name in keys.items()}
+    if sum(h.tensor.numel() for h in captured.values()) > _LARGEST:
+        captured = {name: captured[name] for name in chosen}
+    keys = {identifier(name, position): name for position, name in enumerate(captured)}
+    values = {key: _varied(captured[name].tensor.detach()) for key, name in keys.items()}
     call, positions = _extended(subject, case, keys, values, chosen)
     call = replace(
         call,
         non_leaf=case.non_leaf,
-        held={p: held[name] for p, name in positions.items()},
+        captured={p: captured[name] for p, name in positions.items()},
         left_out=tuple(name for name in asking if name not in chosen),
-        is_varied=any(not torch.equal(values[key], held[name].tensor) for key, name in keys.items()),
+        is_varied=any(not torch.equal(values[key], captured[name].tensor) for key, name in keys.items()),
     )
     weighted = replace(
-        subject, kind="callable", target=_Weighted(subject, {k: held[n].tensor for k, n in keys.items()})
+        subject, kind="callable", target=_Weighted(subject, {k: captured[n].tensor for k, n in keys.items()})
     )
     with kept(call):
         for case in (layouts.widened(call), call):
@@ -214,13 +214,13 @@ def _with_moved_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | 
     if not isinstance(module, Module):
         return None
     owned = {n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if is_differentiable(t)}
-    held = {name: Held(t, "", t.requires_grad) for name, t in owned.items() if t.numel() <= _LONGEST}
-    asking = [name for name, h in held.items() if h.asks]
-    chosen = _chosen(subject, case, asking, held)
+    captured = {name: Captured(t, "", t.requires_grad) for name, t in owned.items() if t.numel() <= _LONGEST}
+    asking = [name for name, h in captured.items() if h.asks]
+    chosen = _chosen(subject, case, asking, captured)
     if not chosen:
         return None
-    keys = {identifier(name, position): name for position, name in enumerate(held)}
-    values = {key: _varied(held[name].tensor.detach().cpu()) for key, name in keys.items()}
+    keys = {identifier(name, position): name for position, name in enumerate(captured)}
+    values = {key: _varied(captured[name].tensor.detach().cpu()) for key, name in keys.items()}
     call, _ = _extended(subject, case, keys, values, chosen)
     call = replace(call, left_out=tuple(name for name in asking if name not in chosen), is_varied=True)
     weighted = replace(subject, kind="callable", target=_Functional(module, keys), load=_functional(subject, keys))
@@ -280,7 +280,7 @@ def _functional(subject: Subject, names: Mapping[str, str]) -> str:
     )
 
 
-def _chosen(subject: Subject, case: Case, names: list[str], held: Mapping[str, Held]) -> list[str]:
+def _chosen(subject: Subject, case: Case, names: list[str], captured: Mapping[str, Captured]) -> list[str]:
     if len(names) <= _OTHER:
         return names
     given: set[int] = set()
@@ -291,8 +291,8 @@ def _chosen(subject: Subject, case: Case, names: list[str], held: Mapping[str, H
         return []
     finally:
         end()
-    ordered = sorted(names, key=lambda name: id(held[name].tensor) not in given)
-    direct = sum(id(held[name].tensor) in given for name in names)
+    ordered = sorted(names, key=lambda name: id(captured[name].tensor) not in given)
+    direct = sum(id(captured[name].tensor) in given for name in names)
     rest = ordered[direct:]
     return ordered[:direct][:_DIRECT] + rest[:: max(1, -(-len(rest) // _OTHER))]
 
@@ -333,7 +333,7 @@ class _Weighted:
 @contextmanager
 def kept(case: Case) -> Iterator[None]:
     """Restore at the end of a block all tensors that a subject holds."""
-    before = [(h.tensor, h.tensor.data, h.tensor.grad, h.tensor.requires_grad) for h in case.held.values()]
+    before = [(h.tensor, h.tensor.data, h.tensor.grad, h.tensor.requires_grad) for h in case.captured.values()]
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pullback.check.audit import Audit
 from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, structure, values
 from pullback.check.cases.package_calls import call_in_package
@@ -22,7 +23,6 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.recorder import misshapen
 from pullback.check.events import Events
 from pullback.check.sparse import on_values
-from pullback.check.state import Audit
 from pullback.check.subject import Options, Subject, accelerator
 from pullback.check.trial import Raised, forward, is_freed
 from pullback.check.weights import with_weights
@@ -33,7 +33,7 @@ LACKS = "it needs what is not here: "
 def prepare(
     subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
 ) -> tuple[Audit | None, str]:
-    """Find the working example; return the audit's state, or why there is none."""
+    """Find the working example; return the audit of it, or why there is none."""
     if given:
         subject, first = on_values(subject, given[0])
         given = given if first is given[0] else [first]  # others may have their values elsewhere
@@ -64,7 +64,7 @@ def _without_buffers(audit: Audit) -> Audit:
         and before.shape == after.shape
         and not equal_or_nan(before, after)
     }
-    result = audit.base_result if changed and not base.held else None
+    result = audit.base_result if changed and not base.captured else None
     if result is None or result.error is not None:
         return audit
     buffers = {p for p, gradient in zip(base.wrt, result.gradients, strict=True) if gradient is None and p in changed}
@@ -185,7 +185,7 @@ def _other_guesses(base: Case, wrong: Collection[int]) -> Iterator[Case]:
     yield from values.with_numbers(base, {data, *wrong})
     for case in sizes.broadcasts(base):
         if case.values[data] is base.values[data]:
-            yield replace(case, label=base.label, doubtful=False, fit=case.label)
+            yield replace(case, label=base.label, doubtful=False, required_property=case.label)
 
 
 def _settle(subject: Subject, case: Case) -> Case:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.check.audit import Audit
 from pullback.check.case import Case
 from pullback.check.find.syntax import definitions
 from pullback.check.runner.task import Sender, describe_failure
-from pullback.check.state import Audit
 from pullback.check.subject import Given, Options, Subject
 from pullback.check.trial import Raised, forward, guarded, reseed, standard_cotangents
 from pullback.check.variants import variants_of

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
+from pullback.check.audit import Audit
 from pullback.check.case import make_case
 from pullback.check.cases.signature import positional_names
 from pullback.check.find.discover import discover
@@ -13,7 +14,6 @@ from pullback.check.runner.outcome import signal_name
 from pullback.check.runner.pool import run_tasks
 from pullback.check.runner.process import GIBIBYTE, Channel, Death, limit_memory
 from pullback.check.runner.task import Sender, refusal
-from pullback.check.state import Audit
 from pullback.check.subject import Given, Options, Subject
 from pullback.check.working_example import prepare
 from pullback.errors import PullbackError

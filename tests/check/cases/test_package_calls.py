@@ -8,11 +8,11 @@ import torch
 from torch.autograd import Function
 
 import pullback
-from pullback.check.audit import audit
 from pullback.check.case import make_case
 from pullback.check.cases import package_calls
 from pullback.check.cases.call_samples import functions_inside
 from pullback.check.find.discover import subject_of
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 
 from ..making import Silent, audit_of, function, normal
@@ -209,7 +209,7 @@ class GradientReversal(Function):
 
 def told(call, *args, select=("PB101", "PB209")):
     events = Silent()
-    audit(subject_of(call), Options(select=select), [(args, {})], events)
+    run_audit(subject_of(call), Options(select=select), [(args, {})], events)
     return [(f.rule, f.severity, f.verdict) for f in events.findings], events.findings
 
 
@@ -254,8 +254,8 @@ def test_function_rules_run_on_inner_functions():
 
 
 def test_case_on_smaller_inputs_keeps_the_intent():
-    state = audit_of(lambda x: Negate.apply(x) * 2.0, normal(3))
-    assert state.on(make_case((normal(1),), {}, ("x",))).intent is state.intent is not None
+    audit = audit_of(lambda x: Negate.apply(x) * 2.0, normal(3))
+    assert audit.on(make_case((normal(1),), {}, ("x",))).intent is audit.intent is not None
 
 
 class Own(torch.Tensor):

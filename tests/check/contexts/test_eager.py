@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from pullback.check import audit
+from pullback.check.audit import Audit
 from pullback.check.case import make_case
 from pullback.check.cases import values
 from pullback.check.cases.signature import positional_names
@@ -17,6 +17,7 @@ from pullback.check.contexts.compare import refusal
 from pullback.check.contexts.eager import base_setting, pure, setting_of, settings, slots_of, tensor_slots
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import rule_named
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 from pullback.check.trial import Raised
 
@@ -50,12 +51,12 @@ class Silent:
 def audited(target, *args, **kwargs):
     subject = subject_of(target)
     case = make_case(args, kwargs, positional_names(subject), "given")
-    return audit.Audit(subject, Options(), case, [], Silent())
+    return Audit(subject, Options(), case, [], Silent())
 
 
 def found(target, *args, rules=RULES, **kwargs):
-    state = audited(target, *args, **kwargs)
-    return [finding for rule in rules for finding in rule_named(rule).runtime(state)]
+    audit = audited(target, *args, **kwargs)
+    return [finding for rule in rules for finding in rule_named(rule).runtime(audit)]
 
 
 def told(findings):
@@ -580,7 +581,7 @@ def test_refusal_reason_is_one_short_sentence():
 
 def test_audit_with_all_composition_rules_raises_no_exception():
     with warnings.catch_warnings():  # the process of an audit ignores them
-        end = audit.audit(subject_of(OldCube), Options(select=("PB4",)), [((X,), {})], Silent())
+        end = run_audit(subject_of(OldCube), Options(select=("PB4",)), [((X,), {})], Silent())
     assert end.cases >= 0
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from pullback.check.audit import audit
 from pullback.check.derivative.oracle import confirmed
 from pullback.check.find.discover import subject_of
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 
 from ..making import Silent, normal
@@ -46,7 +46,7 @@ def rippled(slip=1.0, tangent_slip=1.0, detach=lambda x: x, tangent_detach=lambd
 def errors(target, x, seed=0):
     events = Silent()
     options = Options(select=("PB101", "PB102", "PB110", "PB401", "PB407"), seed=seed, budget=60)
-    audit(subject_of(target), options, [((x,), {})], events)
+    run_audit(subject_of(target), options, [((x,), {})], events)
     return {f.rule for f in events.findings if f.severity == "error"}
 
 
@@ -91,7 +91,7 @@ def wave(frequency, slip=1.0, graph_slip=1.0):
 
 def told(target, x):
     events = Silent()
-    audit(subject_of(target), Options(select=("PB102", "PB407"), budget=60), [((x,), {})], events)
+    run_audit(subject_of(target), Options(select=("PB102", "PB407"), budget=60), [((x,), {})], events)
     return [(f.rule, f.severity, f.verdict) for f in events.findings]
 
 

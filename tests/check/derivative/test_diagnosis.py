@@ -117,8 +117,8 @@ class LogScale(Function):
 
 
 def test_cotangent_read_for_its_zeros_or_hidden_by_nan_is_not_ignored():
-    for state in (audit_of(Bits, normal(3, 4)), audit_of(LogScale, normal(3), -normal(3).abs())):
-        assert ignored_cotangents(state, state.base_result) == []
+    for audit in (audit_of(Bits, normal(3, 4)), audit_of(LogScale, normal(3), -normal(3).abs())):
+        assert ignored_cotangents(audit, audit.base_result) == []
 
 
 class Put(Function):

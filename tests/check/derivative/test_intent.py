@@ -5,9 +5,9 @@ import torch
 from torch.autograd import Function
 
 import pullback
-from pullback.check.audit import audit
 from pullback.check.derivative import intent
 from pullback.check.find.discover import subject_of
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 
 from ..making import Silent, audit_of, function, normal, uniform
@@ -181,9 +181,9 @@ def test_wrong_gradient_of_a_smooth_function_is_no_intent():
 
 
 def bound(value, gradient, name="Custom"):
-    state = audit_of(function(value, gradient), uniform(12, low=-2, high=2))
-    assert state.base_result.wrong
-    found = intent.bound(state.base_result, name)
+    audit = audit_of(function(value, gradient), uniform(12, low=-2, high=2))
+    assert audit.base_result.wrong
+    found = intent.bound(audit.base_result, name)
     return found and found.sign
 
 
@@ -270,10 +270,10 @@ class Op(torch.autograd.Function):
 )
 def test_random_backward_is_intended_if_documented(docstring, gradient, meant, draws, tmp_path):
     name = f"random_{meant}_{draws}_{len(gradient)}"
-    state = audit_of(import_source(RANDOM.format(docstring=docstring, gradient=gradient), tmp_path, name).Op, normal(5))
-    assert state.backward_draws is draws
-    assert (state.intent is not None) is meant
-    assert state.base_result.wrong
+    audit = audit_of(import_source(RANDOM.format(docstring=docstring, gradient=gradient), tmp_path, name).Op, normal(5))
+    assert audit.backward_draws is draws
+    assert (audit.intent is not None) is meant
+    assert audit.base_result.wrong
 
 
 DRAWN = """
@@ -297,10 +297,10 @@ class {name}(torch.autograd.Function):
 @pytest.mark.parametrize(("name", "meant"), [("NormalSample", True), ("Noise", False), ("Resampled", False)])
 def test_gradient_of_a_sampler_may_be_an_estimator(name, meant, tmp_path):
     module = import_source(DRAWN.format(name=name), tmp_path, f"drawn_{name}")
-    state = audit_of(getattr(module, name), normal(5), uniform(5))
-    assert state.draws
-    assert state.base_result.wrong
-    assert (state.intent is not None) is meant
+    audit = audit_of(getattr(module, name), normal(5), uniform(5))
+    assert audit.draws
+    assert audit.base_result.wrong
+    assert (audit.intent is not None) is meant
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -319,7 +319,7 @@ def test_half_precision_inside_is_no_step_function(value, dtype):
 def test_gradient_hidden_by_half_precision_is_inconclusive():
     fn = function(lambda x: x.bfloat16().exp().to(x.dtype), lambda g, x: -g * x.exp())
     events = Silent()
-    audit(subject_of(fn), Options(select=("PB101",), budget=60), [((normal(3, 4),), {})], events)
+    run_audit(subject_of(fn), Options(select=("PB101",), budget=60), [((normal(3, 4),), {})], events)
     assert {(f.rule, f.severity, f.verdict) for f in events.findings} == {("PB101", "info", "inconclusive")}
 
 

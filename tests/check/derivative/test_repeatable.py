@@ -6,9 +6,9 @@ import io
 import pytest
 import torch
 
-from pullback.check.audit import audit
 from pullback.check.derivative.repeatable import unwritten
 from pullback.check.find.discover import subject_of
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 
 from ..making import Silent, case_of, function, normal
@@ -33,7 +33,7 @@ filled = function(lambda x: torch.empty_like(x).copy_(x), lambda g, x: torch.emp
 
 def found(target, *args, select=("PB1",)):
     events = Silent()
-    audit(subject_of(target), Options(select=select, budget=30), [(args, {})] if args else None, events)
+    run_audit(subject_of(target), Options(select=select, budget=30), [(args, {})] if args else None, events)
     return events.findings
 
 

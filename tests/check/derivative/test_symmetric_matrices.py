@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from pullback.check.audit import audit
 from pullback.check.derivative.diagnosis import says_symmetric
 from pullback.check.find.discover import subject_of
+from pullback.check.run_audit import run_audit
 from pullback.check.subject import Options
 
 from ..making import Silent, function, normal
@@ -17,7 +17,7 @@ SYMMETRIC = A @ A.mT + torch.eye(3, dtype=A.dtype)
 
 def found(target, x):
     events = Silent()
-    audit(subject_of(target), Options(select=("PB101",), budget=30), [((x,), {})], events)
+    run_audit(subject_of(target), Options(select=("PB101",), budget=30), [((x,), {})], events)
     return [(f.severity, f.verdict, "symmetric matrices only" in f.message) for f in events.findings]
 
 

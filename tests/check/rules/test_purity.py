@@ -73,12 +73,12 @@ def test_601_other_rules_are_undecided_about_a_random_function():
 
 def test_601_call_that_crashed_is_not_repeated():
     noisy = drawing(lambda x: torch.from_numpy(numpy.random.standard_normal(tuple(x.shape))))
-    state = audit_of(noisy, normal(4))
-    state.skip = frozenset({"new memory filled with NaN"})
-    assert state.parted is None
-    state, told = audit_of(noisy, normal(4)), Silent()
-    state.events = StepEvents(told)
-    assert state.parted is not None
+    audit = audit_of(noisy, normal(4))
+    audit.skip = frozenset({"new memory filled with NaN"})
+    assert audit.parted is None
+    audit, told = audit_of(noisy, normal(4)), Silent()
+    audit.events = StepEvents(told)
+    assert audit.parted is not None
     assert [what for _, what, _ in told.steps] == ["the same call twice"]
 
 

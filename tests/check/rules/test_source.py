@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pullback.check import audit
 from pullback.check.rules import allow_keys
+from pullback.check.run_audit import run_audit, static_findings
 from pullback.check.runner.outcome import static_outcome
 from pullback.check.subject import Options
 from pullback.report.model import Finding
@@ -21,9 +21,9 @@ def test_static_rules_import_nothing(tmp_path):
 def test_runtime_half_replaces_the_static_half(tmp_path):
     one = subject(op("ctx.x = x; return x", "return g"), tmp_path)
     options = Options(select=("PB804",))
-    assert audit.static_findings(one, options, runs=True) == []
+    assert static_findings(one, options, runs=True) == []
     events = Silent()
-    audit.audit(one, options, None, events)
+    run_audit(one, options, None, events)
     assert [finding.rule for finding in events.findings] == ["PB001", "PB201"]
 
 
@@ -40,7 +40,7 @@ def test_runtime_half_replaces_the_static_half(tmp_path):
 )
 def test_static_half_is_selected_by_its_rule_and_by_its_former_id(tmp_path, options, count):
     one = subject(op("ctx.x = x; return x", "return g"), tmp_path)
-    found = [finding for finding in audit.static_findings(one, options) if finding.rule == "PB201"]
+    found = [finding for finding in static_findings(one, options) if finding.rule == "PB201"]
     assert [(finding.name, finding.alias) for finding in found] == [("tensor-on-ctx", "PB804")] * count
 
 
@@ -58,7 +58,7 @@ def test_name_of_a_static_half_allows_no_runtime_error():
 
 def test_finding_is_at_the_line_of_the_match(tmp_path):
     one = subject(op("y = 1; ctx.x = x; return x", "return g"), tmp_path)
-    (finding,) = audit.static_findings(one, Options(select=("PB804",)))
+    (finding,) = static_findings(one, Options(select=("PB804",)))
     assert (
         (tmp_path / "kernels.py")
         .read_text(encoding="utf-8")

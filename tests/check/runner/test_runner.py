@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pullback.check import audit as audit_module
 from pullback.check.events import AuditEnd
 from pullback.check.runner import task
 from pullback.check.runner.outcome import AuditStep, process_finding
@@ -179,11 +178,11 @@ def audit_is_calling(request):
     """Replace the audit of a subject by a call of its target."""
     patch = pytest.MonkeyPatch()
 
-    def audit(subject, options, inputs, events, skip):
+    def run_audit(subject, options, inputs, events, skip):
         subject.target(events, skip)
         return AuditEnd(cases=1, allowed=0)
 
-    patch.setattr(audit_module, "audit", audit)
+    patch.setattr(task, "run_audit", run_audit)
     yield
     patch.undo()
 

@@ -18,7 +18,7 @@ def other_layouts(case: Case) -> Iterator[Case]:
     All of its tensors have them, those that are not differentiated too.
     """
     for label, (change, applies) in LAYOUTS.items():
-        chosen = [p for p, t in case.strided.items() if p not in case.held and applies(t)]
+        chosen = [p for p, t in case.strided.items() if p not in case.captured and applies(t)]
         if chosen:
             yield case.map_distinct(chosen, change, label, layout_only=True)
     shaped = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]

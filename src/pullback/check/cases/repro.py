@@ -168,7 +168,7 @@ def script(
             order = case.wrt.index(position) if position in case.wrt else None
             asks = order is not None and (mask is None or mask[order])
             other = f"  {ALTERED}" if is_long(value) else ""
-            if position in case.held:
+            if position in case.captured:
                 lines += _filled(names[position], value, asks, other)
             else:
                 lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}{other}")
@@ -184,11 +184,11 @@ def script(
 
 def _holding(case: Case, names: Mapping[int, str]) -> list[str]:
     """Return the lines that find the tensors a subject holds, and let a function of all inputs replace them."""
-    if not case.held:
+    if not case.captured:
         return []
-    held = ", ".join(f"{names[p]}={h.text}" for p, h in case.held.items())
-    given = sum(p not in case.held for p in case.wrt)
-    moved = ", ".join(f'held["{names[p]}"]' for p in case.wrt if p in case.held)
+    held = ", ".join(f"{names[p]}={h.text}" for p, h in case.captured.items())
+    given = sum(p not in case.captured for p in case.wrt)
+    moved = ", ".join(f'held["{names[p]}"]' for p in case.wrt if p in case.captured)
     return [
         *(["import inspect"] if "inspect." in held else []),
         f"held = dict({held})",
@@ -235,7 +235,7 @@ def definition(name: str, case: Case, body: Iterable[str], also: str = "") -> li
     names = variables(case)
     given = ", ".join(names[p] for p in case.wrt)
     call = [f"[{given}] = inputs", f"out = fn({call_text(case)})"]
-    decorated = ["@holding"] if case.held else []
+    decorated = ["@holding"] if case.captured else []
     return [*decorated, f"def {name}(inputs{also and f', {also}'}):", *(f"    {line}" for line in (*call, *body))]
 
 
@@ -258,7 +258,7 @@ def _named(case: Case, moved: Mapping[str, str]) -> tuple[tuple[Any, ...], Mappi
         name = moved.get(names[position], names[position] + copied)
         leaves.append(_Name(name if isinstance(value, Tensor) else source_of(value)))
     args, kwargs = tree_unflatten(leaves, case.spec)
-    held = {case.paths[p][1] for p in case.held}
+    held = {case.paths[p][1] for p in case.captured}
     return args, {key: value for key, value in kwargs.items() if key not in held}
 
 

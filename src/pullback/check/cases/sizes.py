@@ -103,7 +103,7 @@ def other_lengths(case: Case) -> Iterator[Case]:
     last = next((t.shape[-1] for t in case.tensors if t.ndim), 0)
     for new in POINTS:
         if last and new not in case.sizes:  # with two equal sizes, confusing them has no effect
-            yield replace(resized(case, {last: new}), label=case.label, fit=f"a last dimension of {new}")
+            yield replace(resized(case, {last: new}), label=case.label, required_property=f"a last dimension of {new}")
 
 
 def broadcasts(case: Case) -> Iterator[Case]:

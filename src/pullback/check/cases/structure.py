@@ -57,7 +57,7 @@ def structured(case: Case) -> Iterator[Case]:
         ("symmetric matrices", lambda t: (t + t.mH) / 2),
     )
     for label, make in makers if square else ():
-        yield case.with_values({p: make(case.values[p]) for p in square}, fit=label)
+        yield case.with_values({p: make(case.values[p]) for p in square}, required_property=label)
 
 
 _SHORTEST = 3

@@ -165,7 +165,7 @@ def other_callables(case: Case) -> Iterator[Case]:
 
 def positive(case: Case) -> Iterator[Case]:
     """Yield the case with positive numbers."""
-    yield case.map_inputs(_positive, case.label, fit="positive numbers")
+    yield case.map_inputs(_positive, case.label, required_property="positive numbers")
 
 
 def with_numbers(case: Case, held: Collection[int]) -> Iterator[Case]:
@@ -173,7 +173,9 @@ def with_numbers(case: Case, held: Collection[int]) -> Iterator[Case]:
     for position in case.wrt:
         if position not in held:
             rest = tuple(p for p in case.wrt if p != position)
-            yield case.with_values({position: _NUMBER}, wrt=rest, fit=f"{case.names[position]} = {_NUMBER}")
+            yield case.with_values(
+                {position: _NUMBER}, wrt=rest, required_property=f"{case.names[position]} = {_NUMBER}"
+            )
 
 
 _NUMBER = 0.5

@@ -22,7 +22,7 @@ from pullback.errors import PullbackError
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 SPLIT = "torch.func needs forward(ctx, …) split into forward(…) and setup_context(ctx, inputs, output)"
 """Advice for a Function in the old style."""

@@ -22,11 +22,11 @@ from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, guarded, reseed, vjp
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ from pullback.check.cases.sizes import resized
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 Pure = Callable[..., tuple[Tensor, ...]]
 """Tensors to the differentiable outputs. Changes none of its arguments."""

@@ -23,7 +23,7 @@ from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, vjp
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:

@@ -16,7 +16,7 @@ from pullback.check.subject import Subject
 from pullback.check.trial import Raised, as_real, forward, guarded
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _AGREEMENT = 1e-7
 _SHARP = 1e-4

@@ -20,7 +20,7 @@ from pullback.report.model import Evidence, Finding, Severity, Verdict
 from pullback.stable.formats import Floats, Mask
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 from typing import TYPE_CHECKING
 
 from pullback.check.numeric.scaled import Beside, Scaled, first_bad, spread
@@ -28,7 +28,7 @@ from pullback.check.rules._reproduction import literals
 from pullback.check.trial import standard_cotangents
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _NEAR_LARGEST = 2.0**124
 """Next to the end of float32's range: `cosh(88.8)` is infinite in PyTorch, and 89.5 rightly so."""

@@ -15,8 +15,8 @@ from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
+    from pullback.check.audit import Audit
     from pullback.check.derivative.second_order import SecondOrder
-    from pullback.check.state import Audit
 
 
 def is_once_differentiable(audit: Audit) -> bool:

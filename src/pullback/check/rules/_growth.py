@@ -10,7 +10,7 @@ from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def shape_finding(

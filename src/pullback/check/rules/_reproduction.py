@@ -18,8 +18,8 @@ from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.trial import refusal_of_grad
 
 if TYPE_CHECKING:
+    from pullback.check.audit import Audit
     from pullback.check.case import Case
-    from pullback.check.state import Audit
     from pullback.check.trial import ForwardRun
 
 _STEP = 1e-4
@@ -35,7 +35,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
     x = result.case.tensors[c.order]
     elements = _elements(x, c) if keeps_symmetry else _elements(None, c)
     is_wide = x.dtype in _WIDE and c.index is not None and not c.kink and math.isfinite(c.expected)
-    is_plain = not (result.case.held or x.is_complex() or refusal_of_grad())
+    is_plain = not (result.case.captured or x.is_complex() or refusal_of_grad())
     if is_wide and is_plain and isinstance(result.run.result, Tensor) and result.run.roots:
         return _of_one_output(result, c, elements)
     lines = [

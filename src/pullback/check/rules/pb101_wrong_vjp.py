@@ -147,7 +147,7 @@ from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     first, small = ([x for x in wrong if x[1].is_small is s] for s in (False, True))
     reported: set[int] = set()
     if not audit.varied:
-        yield from _disagreements(audit, first + (small if audit.base.held else []), reported)
+        yield from _disagreements(audit, first + (small if audit.base.captured else []), reported)
         return
     if first and audit.intent is not None:
         yield from _disagreements(audit, list(_not_numbers(audit)), reported)
@@ -191,7 +191,7 @@ def _disagreements(
 
     For inputs that may be invalid one finding is enough: it is about the domain of the function.
     """
-    is_doubted = bool(audit.base.fit)  # which the finding mentions
+    is_doubted = bool(audit.base.required_property)  # which the finding mentions
     warned: set[int] = set()
     causes: set[str] = set()  # of warnings, each told once: other inputs are off by the same one
     for result, comparison in wrong:
@@ -237,7 +237,7 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
     elif undecided:
         why = "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right"
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
-    if audit.intent is None and not audit.base.fit:
+    if audit.intent is None and not audit.base.required_property:
         yield from _off_symmetric(audit, base)
 
 

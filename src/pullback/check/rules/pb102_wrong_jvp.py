@@ -72,7 +72,7 @@ from pullback.check.rules._rule import Rule
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 _WIDE = (torch.float64, torch.complex128)

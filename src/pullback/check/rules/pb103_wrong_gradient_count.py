@@ -55,7 +55,7 @@ from pullback.report.model import Finding
 from pullback.report.text import count
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _HINT = "return one value per argument of forward, in order, None for those without a gradient"
 

@@ -61,7 +61,7 @@ from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 _BACKWARD = ("torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",)

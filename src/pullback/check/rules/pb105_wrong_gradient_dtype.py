@@ -64,7 +64,7 @@ from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _DOUBLE = (torch.float64, torch.complex128)
 _LAST = 2.0**-40

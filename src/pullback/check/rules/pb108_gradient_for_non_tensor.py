@@ -54,7 +54,7 @@ from pullback.check.variants import without_optional
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

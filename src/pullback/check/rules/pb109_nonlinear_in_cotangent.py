@@ -56,7 +56,7 @@ from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 _B = ("def b(g):", "    return torch.autograd.grad(outs, inputs, g, retain_graph=True, materialize_grads=True)")

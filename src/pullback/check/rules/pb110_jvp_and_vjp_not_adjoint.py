@@ -76,7 +76,7 @@ from pullback.check.trial import Raised, as_real
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _ROUNDING = 1e-7
 

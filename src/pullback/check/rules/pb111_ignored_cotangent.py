@@ -53,7 +53,7 @@ from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _HINT = "multiply the local derivative by the cotangent of every differentiable output"
 

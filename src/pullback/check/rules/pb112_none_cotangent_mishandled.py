@@ -93,7 +93,7 @@ from pullback.check.trial import ForwardRun, Raised, forward, guarded, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _HINT = "test each cotangent for None, or remove set_materialize_grads(False): the backward then gets zeros"
 

@@ -62,7 +62,7 @@ from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 _COMPLEX = re.compile(r"\.conj\(|is_complex|complex\d|view_as_complex|\.mH\b|torch\.complex")

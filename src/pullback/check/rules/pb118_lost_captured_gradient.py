@@ -55,27 +55,27 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.case import Held
+from pullback.check.case import Captured
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference, first_of
 from pullback.check.purity.cuts import GraphCut, culprits, deliberate_stop, watch_cuts
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents
-from pullback.check.weights import held_tensors
+from pullback.check.weights import captured_tensors
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    held = {n: h for n, h in held_tensors(audit.subject, audit.base).items() if h.tensor.requires_grad}
-    if not held or not audit.backward_works:
+    captured = {n: h for n, h in captured_tensors(audit.subject, audit.base).items() if h.tensor.requires_grad}
+    if not captured or not audit.backward_works:
         return
-    by_backward = _reached(audit, held)
-    lost = [name for name in held if name not in by_backward and _moves(audit, held[name])]
+    by_backward = _reached(audit, captured)
+    lost = [name for name in captured if name not in by_backward and _moves(audit, captured[name])]
     if lost:
-        cut = _stop(audit, [held[name] for name in lost])
+        cut = _stop(audit, [captured[name] for name in lost])
         yield audit.finding(
             "PB118",
             "warning" if cut else "error",
@@ -83,12 +83,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
             f"the output depends on {first_of(lost)}, which requires grad and gets no gradient: "
             + (f"it leaves the graph by {cut.where}" if cut else "it is no argument of the call"),
             case=audit.base,
-            tail=_tail(audit, lost[0], held[lost[0]]),
+            tail=_tail(audit, lost[0], captured[lost[0]]),
             hint="if that is intended, say so in the docstring"
             if cut
             else f"pass {lost[0]} as an argument and return its gradient",
         )
-    if not _asks_alone(audit) and (by_hand := [name for name in by_backward if _moves(audit, held[name])]):
+    if not _asks_alone(audit) and (by_hand := [name for name in by_backward if _moves(audit, captured[name])]):
         yield audit.finding(
             "PB118",
             "error",
@@ -102,7 +102,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         )
 
 
-def _stop(audit: Audit, lost: list[Held]) -> GraphCut | None:
+def _stop(audit: Audit, lost: list[Captured]) -> GraphCut | None:
     """Return the first of the calls that stop the gradients of all of these on purpose, if such calls do."""
     if audit.subject.kind != "callable":
         return None
@@ -111,11 +111,11 @@ def _stop(audit: Audit, lost: list[Held]) -> GraphCut | None:
     return deliberate_stop([list(culprits(watch.cuts, h.tensor)) for h in lost])
 
 
-def _tail(audit: Audit, name: str, held: Held) -> list[str]:
+def _tail(audit: Audit, name: str, captured: Captured) -> list[str]:
     """Return lines that print how the output moves with a captured tensor, and its gradient."""
     return [
-        *(["import inspect"] if "inspect." in held.text else []),
-        f"captured = {held.text}",
+        *(["import inspect"] if "inspect." in captured.text else []),
+        f"captured = {captured.text}",
         audit.outs,
         "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
         "with torch.no_grad():",
@@ -125,9 +125,9 @@ def _tail(audit: Audit, name: str, held: Held) -> list[str]:
     ]
 
 
-def _moves(audit: Audit, held: Held) -> bool:
+def _moves(audit: Audit, captured: Captured) -> bool:
     """Whether the output changes with the tensor."""
-    tensor = held.tensor
+    tensor = captured.tensor
     kept = tensor.detach().clone()
     try:
         with torch.no_grad():
@@ -143,20 +143,20 @@ def _moves(audit: Audit, held: Held) -> bool:
     return len(before) == len(after) and difference(before, after, rounding=1e-9) is not None
 
 
-def _reached(audit: Audit, held: Mapping[str, Held]) -> list[str]:
+def _reached(audit: Audit, captured: Mapping[str, Captured]) -> list[str]:
     """Return the names of tensors that get a gradient by `.backward()`, from the graph or from code in the backward."""
-    kept = {name: h.tensor.grad for name, h in held.items()}
-    for h in held.values():
+    kept = {name: h.tensor.grad for name, h in captured.items()}
+    for h in captured.values():
         h.tensor.grad = None
     try:
         run = forward(audit.subject, audit.base)
         with guarded("backward"):
             torch.autograd.backward(run.roots, standard_cotangents(run.roots))
-        return [name for name, h in held.items() if h.tensor.grad is not None]
+        return [name for name, h in captured.items() if h.tensor.grad is not None]
     except Raised:
-        return list(held)
+        return list(captured)
     finally:
-        for name, h in held.items():
+        for name, h in captured.items():
             h.tensor.grad = kept[name]
 
 

@@ -74,7 +74,7 @@ from pullback.check.weights import in_other_mode, modules_of
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|different (from|than) None")
 _OF_MODE = re.compile(r"training mode|eval(uation)? mode|not supported|not implemented", re.IGNORECASE)

@@ -88,7 +88,7 @@ from pullback.check.trial import Raised, forward, reseed, standard_cotangents, v
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _HINT = "save the tensors of the backward by ctx.save_for_backward, and do not change them"
 

@@ -95,7 +95,7 @@ from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

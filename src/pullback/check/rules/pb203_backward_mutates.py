@@ -84,7 +84,7 @@ from pullback.check.trial import forward, guarded, kept_from_being_freed, standa
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

@@ -58,7 +58,7 @@ from pullback.check.trial import forward, standard_cotangents, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _CALLS = 3
 _MANY_CALLS = 20

@@ -57,12 +57,12 @@ from pullback.check.derivative.agreement import TensorDifference, difference, gr
 from pullback.check.rules._residuals import altered
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import ForwardRun, Raised, forward, standard_cotangents, vjp
-from pullback.check.weights import held_tensors
+from pullback.check.weights import captured_tensors
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _WEIGHTS = 3
 """Weights that are changed, one at a time."""
@@ -96,7 +96,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _of_weights(audit: Audit, expected: list[Tensor | None]) -> Iterator[Finding]:
     """Yield the warning about a weight that the backward reads as it is by then."""
-    held = held_tensors(audit.subject, audit.base)
+    held = captured_tensors(audit.subject, audit.base)
     for name, weight in [(n, h) for n, h in held.items() if h.asks and h.tensor.numel()][:_WEIGHTS]:
         where = _after_step(audit, weight.tensor, expected)
         if where is None:

@@ -57,7 +57,7 @@ from pullback.check.trial import forward, standard_cotangents, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     run = forward(audit.subject, audit.base)
     vjp(run, standard_cotangents(run.roots))
     written = [name for name, x in zip(audit.names, run.inputs, strict=True) if x.is_leaf and x.grad is not None]
-    held = [audit.base.names[p] for p, h in audit.base.held.items() if h.tensor.grad is not None]
+    held = [audit.base.names[p] for p, h in audit.base.captured.items() if h.tensor.grad is not None]
     if held and not written:
         yield _of_weights(audit, held)
     elif written:

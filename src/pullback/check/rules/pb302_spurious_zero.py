@@ -66,7 +66,7 @@ from pullback.report.model import Finding
 from pullback.stable.formats import Mask, format_of
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _DTYPE = torch.float32
 _WEIGHS = 2.0**-12

@@ -82,7 +82,7 @@ from pullback.stable.formats import Floats, Mask, format_of
 from pullback.stable.measure import errors
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _MOST = {torch.float32: 64.0, torch.bfloat16: 8.0, torch.float16: 8.0, torch.float64: 64.0}
 """Ulp beyond which an error is looked at."""

@@ -64,7 +64,7 @@ from pullback.report.model import Evidence, Finding
 from pullback.stable.formats import Mask, format_of
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _DTYPE = torch.float32
 _TRIED = 4

@@ -65,7 +65,7 @@ from pullback.check.rules._rule import Rule
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _LADDERS = (2.0**-10, 2.0**-16)
 _BESIDE = 1e-9

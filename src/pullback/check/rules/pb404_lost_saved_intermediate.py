@@ -53,7 +53,7 @@ from pullback.report.model import Finding
 from pullback.report.text import count
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

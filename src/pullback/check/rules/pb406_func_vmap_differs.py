@@ -80,7 +80,7 @@ from pullback.check.trial import Raised
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _HINT = "look at how the vmap rule uses in_dims: each may be None or any dimension, and differ from the others"
 

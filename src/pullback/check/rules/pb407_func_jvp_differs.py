@@ -85,7 +85,7 @@ from pullback.check.trial import Raised, as_real, guarded, reseed
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 Tangents = Sequence[Tensor | None]
 

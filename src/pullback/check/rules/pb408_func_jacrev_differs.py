@@ -63,7 +63,7 @@ from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _ROWS = 3
 _BATCHED = "is_grads_batched=True"

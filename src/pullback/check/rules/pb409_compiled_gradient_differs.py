@@ -68,7 +68,7 @@ from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _NEW_SIZE = 7
 _HINT = "something in it is decided at trace time: is_compiling(), the type of a tensor, global state"

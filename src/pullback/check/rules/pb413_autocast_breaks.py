@@ -73,7 +73,7 @@ from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _GROSS = 0.1
 _SPREAD = 4.0

@@ -62,7 +62,7 @@ from pullback.check.subject import Subject
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _HINT = "its derivative depends on state that a copy does not share"
 _OP = "hold torch.ops.NAMESPACE.NAME in its place: that can be deep-copied"

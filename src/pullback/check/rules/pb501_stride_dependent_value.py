@@ -69,7 +69,7 @@ from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _OF_A_VIEW = re.compile(r"view size is not compatible|view\(\) on a tensor|cannot be viewed")
 _OF_LAYOUT = re.compile(r"contiguous|stride|memory.format|layout|conj", re.IGNORECASE)

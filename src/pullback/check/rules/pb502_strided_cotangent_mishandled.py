@@ -65,7 +65,7 @@ from pullback.check.trial import Raised, standard_cotangents
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 _CANCELLED = 1e-6

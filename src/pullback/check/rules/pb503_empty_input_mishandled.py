@@ -68,7 +68,7 @@ from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _ROUNDING = 1e-3
 """Relative difference that another order of a row's own sums may make."""

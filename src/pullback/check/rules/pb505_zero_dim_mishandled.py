@@ -62,7 +62,7 @@ from pullback.check.trial import ForwardRun, Raised, forward, vjp
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

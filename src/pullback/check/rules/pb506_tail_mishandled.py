@@ -74,7 +74,7 @@ from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _SUMMED = 37
 _SAME = 1e-2

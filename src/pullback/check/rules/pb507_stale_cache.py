@@ -82,7 +82,7 @@ from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _MOST_SIZES = 3
 

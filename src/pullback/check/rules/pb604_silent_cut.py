@@ -94,7 +94,7 @@ from pullback.check.trial import forward, guarded, standard_cotangents
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

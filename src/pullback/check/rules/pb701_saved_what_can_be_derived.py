@@ -60,8 +60,8 @@ from pullback.dtypes import has_derivative
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
+    from pullback.check.audit import Audit
     from pullback.check.case import Case
-    from pullback.check.state import Audit
 
 _FAR = 37.0
 

@@ -54,7 +54,7 @@ from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _ENOUGH = 2
 """Factor by which the kept memory must exceed the needed part; allocations are rounded up."""

@@ -65,7 +65,7 @@ from pullback.report.model import Finding
 from pullback.report.text import count
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _MOST_INPUTS = 6
 _MUCH = 0.3

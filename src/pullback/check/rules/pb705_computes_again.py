@@ -56,7 +56,7 @@ from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.audit import Audit
 
 _COPIES = ("aten.clone", "aten._to_copy", "aten.copy_", "aten.contiguous", "aten.cat", "aten.stack")
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pullback.check import audit
 from pullback.check.case import IF_IT_FITS
 from pullback.check.rules import allow_keys, rule_named, rule_of
+from pullback.check.run_audit import static_findings, unaudited
 from pullback.check.runner.process import Death
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Incident
@@ -238,7 +238,7 @@ def make_outcome(
 
 def static_outcome(subject: Subject, options: Options, why: str) -> Outcome:
     """Return the outcome of a subject that cannot be run: its static findings."""
-    return make_outcome(subject, [audit.unaudited(subject, why), *audit.static_findings(subject, options)])
+    return make_outcome(subject, [unaudited(subject, why), *static_findings(subject, options)])
 
 
 def newest(attempts: Sequence[Sequence[Finding]]) -> list[Finding]:

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from pullback import _torch, settings
-from pullback.check import audit
 from pullback.check.case import Case
 from pullback.check.rules import all_rules, selected
+from pullback.check.run_audit import run_audit
 from pullback.check.runner.outcome import Outcome, make_outcome, static_outcome
 from pullback.check.runner.pool import run_tasks, usable_cores
 from pullback.check.runner.process import ensure_can_fork, fork_is_clean, has_accelerator, ordinary_modes, settle
@@ -166,7 +166,7 @@ def _outcome(subject: Subject, options: Options, given: Given) -> Outcome:
     started = time.monotonic()
     try:
         with ordinary_modes():
-            end = audit.audit(subject, options, given(subject), heard)
+            end = run_audit(subject, options, given(subject), heard)
     except PullbackError:
         raise
     except Exception as error:

@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
-from pullback.check import audit
 from pullback.check.case import IF_IT_FITS
 from pullback.check.cases.repro import NO_LITERAL
 from pullback.check.clock import PATIENCE, processor_time_of, spent
 from pullback.check.events import Events
 from pullback.check.find.modules import IN_PROGRAM
 from pullback.check.rules import rule_of
+from pullback.check.run_audit import run_alone, run_audit, static_findings, unaudited
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
 from pullback.check.runner.outcome import AuditStep, Outcome, make_outcome, newest, process_finding
 from pullback.check.runner.process import GIBIBYTE, Channel, Death, limit_memory, ordinary_modes
@@ -271,7 +271,7 @@ class SubjectTask:
             with ordinary_modes():
                 events.step("", "getting example inputs", "")
                 inputs = self._inputs()
-                end = audit.audit(self._subject, self._options, inputs, events, self._skip)
+                end = run_audit(self._subject, self._options, inputs, events, self._skip)
         except PullbackError as error:
             channel.send("refused", error=type(error).__name__, message=str(error))
         except Exception as error:
@@ -353,7 +353,7 @@ class SubjectTask:
         """How the replay of an error contradicts it; empty if it confirms it."""
         if (crash := self._crashes.get(finding.message)) is not None:
             inputs = self._inputs()
-            is_run = audit.run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)
+            is_run = run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)
             return NOT_ALONE if is_run else ""
         if finding.rule != rule_of("hang").id:
             why = complaint(finding)
@@ -408,7 +408,7 @@ class SubjectTask:
     def _outcome(self) -> Outcome:
         attempts = [attempt.findings for attempt in self._attempts]
         if not self._finished:  # the last process died too, perhaps before any rule
-            attempts.insert(0, audit.static_findings(self._subject, self._options))
+            attempts.insert(0, static_findings(self._subject, self._options))
         hung = [] if self._packed else list(self._hung.values())  # it hung for want of the threads of its parent
         deaths = self._deaths + [unshown(finding, ONCE) for finding in hung]
         reported = [finding for finding in deaths if not finding.rule.startswith(self._options.ignore or ("-",))]
@@ -473,5 +473,5 @@ class Sender:
 
 def our_fault(subject: Subject, what: str, trace: str) -> Finding:
     """Return the finding for an audit that broke: the subject is not to blame, and was not audited."""
-    finding = audit.unaudited(subject, f"the audit itself failed, a bug of Pullback: {what}")
+    finding = unaudited(subject, f"the audit itself failed, a bug of Pullback: {what}")
     return replace(finding, evidence=Evidence(got=trace, where="where it failed"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -169,8 +170,7 @@ class Case:
         given = {} if moved is None else {p: self._unshared(p, t) for p, t in zip(self.wrt, moved, strict=True)}
         leaves = [given[p] if p in given else self._fresh(p) for p in range(len(self.values))]
         if moved is not None:
-            args, kwargs = tree_unflatten(leaves, self.spec)
-            return args, kwargs, list(moved)
+            return *self._tree(leaves), list(moved)
         inputs: list[Tensor] = []
         for order, position in enumerate(self.wrt):
             twin = next(p for p in self.wrt if self.values[p] is self.values[position])
@@ -181,8 +181,22 @@ class Case:
                 leaf = leaves[position].requires_grad_(mask is None or mask[order])
                 leaves[position] = pass_through(leaf) if self.non_leaf and position not in self.captured else leaf
                 inputs.append(leaf)
-        args, kwargs = tree_unflatten(leaves, self.spec)
-        return args, kwargs, inputs
+        return *self._tree(leaves), inputs
+
+    def _tree(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return `(args, kwargs)` with the given leaves: at once, where no argument is a container."""
+        if self._flat is None:
+            args, kwargs = tree_unflatten(leaves, self.spec)
+            return args, kwargs
+        count, keys = self._flat
+        return tuple(leaves[:count]), dict(zip(keys, leaves[count:], strict=True))
+
+    @functools.cached_property
+    def _flat(self) -> tuple[int, tuple[str, ...]] | None:
+        """The number of positional arguments and the names of the others, if each of all is one leaf."""
+        positions = list(range(len(self.values)))
+        args, kwargs = tree_unflatten(positions, self.spec)
+        return (len(args), tuple(kwargs)) if [*args, *kwargs.values()] == positions else None
 
     def _unshared(self, position: int, moved: Tensor) -> Tensor:
         """A moved value; a copy if it is the tensor of the case itself, which the call may change or free."""
@@ -239,6 +253,8 @@ def copy_tensor(t: Tensor) -> Tensor:
     wraps = type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__  # its own storage is empty
     if wraps or t.layout != torch.strided or t.is_neg() or t.is_quantized:
         return t.clone()
+    if t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes:
+        return t.clone()  # the same, in one operation
     storage = t.untyped_storage().clone()
     return torch.empty(0, dtype=t.dtype, device=t.device).set_(storage, t.storage_offset(), t.size(), t.stride())
 

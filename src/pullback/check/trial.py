@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pullback._torch import tree_flatten
+from pullback._torch import tree_leaves
 from pullback.check.case import Case, copy_tensor, is_differentiable
 from pullback.check.subject import Subject
 
@@ -103,7 +103,7 @@ def forward(
     checked = torch.sparse.check_sparse_tensor_invariants() if case.is_variant else nullcontext()
     with guarded("forward"), torch.set_grad_enabled(moved is None), checked:
         result = (call or subject.call)(*args, **kwargs)
-    outputs = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
+    outputs = [leaf for leaf in tree_leaves(result)[0] if isinstance(leaf, Tensor)]
     in_graph = [p for p, out in enumerate(outputs) if is_differentiable(out) and out.requires_grad]
     return ForwardRun(inputs, outputs, in_graph, result, args)
 

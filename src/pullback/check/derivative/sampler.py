@@ -40,6 +40,7 @@ class Sampler:
         is_brief: bool = False,
     ) -> None:
         self.subject = subject
+        self.call = subject.relaxation or subject.called
         self.case = case
         self.positions = positions
         self.cotangents = cotangents
@@ -63,7 +64,7 @@ class Sampler:
             t + changed[position] if position in changed else (t.to(dtype) if imaginary else t)
             for t, position in zip(self.case.tensors, self.case.wrt, strict=True)
         ]
-        run = forward(self.subject, self.case, moved=moved, call=self.subject.relaxation)
+        run = forward(self.subject, self.case, moved=moved, call=self.call)
         if len(run.outputs) <= max(self.positions):
             raise Raised("forward", RuntimeError("it has fewer outputs than before"))
         outs = [run.outputs[p] for p in self.positions]

@@ -1,5 +1,6 @@
 """Tests run on one thread, from the same random state, and leave no global setting of PyTorch changed."""
 
+import gc
 import math
 import os
 import sys
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(items):
         (n,) = alike[0].get_closest_marker("few").args
         for i in spread[n:]:
             alike[i].add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Keep what is imported by now, PyTorch above all, out of every later garbage collection: an eighth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -456,7 +456,7 @@ def function(
             which takes the same arguments and returns the same structure, shapes and dtypes.
         residuals: the formula returns `(out, saved)`, and the rules given with `@op.vjp` and `@op.jvp` receive `saved`.
         stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`), otherwise a
-            few safe rewriting rules, if they improve it; `False` gives the formula as written, bit for bit.
+            few safe rewrite rules, if they improve it; `False` gives the formula as written, bit for bit.
         backend: whose kernels run it in plain eager mode; by default what `pullback.set_backend` says. The value of a
             relaxed op, and everything of an op with `stable=False`, is PyTorch's bit for bit, except with "native".
         chunk: of a loss that is a sum or mean over rows (the first dimension of its first tensor), how many of them are

@@ -96,7 +96,7 @@ def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
 
 
 def jet(value: Function, partials: Mapping[By, Function]) -> Function:
-    """Native form with the given derivatives; one of higher order raises a RuntimeError of PyTorch.
+    """Composite form with the given derivatives; one of higher order raises a RuntimeError of PyTorch.
 
     Args:
         value: of the inputs.

@@ -68,7 +68,7 @@ class StableForms:
         return None if forms is None or forms.arity != len(args) else forms
 
     def composite(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        """Native form for transforms and tracers; `None` where the formula as written stands.
+        """Composite form for transforms and tracers; `None` where the formula as written stands.
 
         That is where there are no forms, and for derivatives beyond the orders that composite forms carry.
         """
@@ -77,7 +77,7 @@ class StableForms:
         return forms.composite.of(order) if forms is not None and order else None
 
     def compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        """Native form where Dynamo traces the call: it guards on the attributes that this reads."""
+        """Composite form where Dynamo traces the call: it guards on the attributes that this reads."""
         dtype = _dtype_of(args, kwargs)
         if dtype is None:
             return None

@@ -47,7 +47,7 @@ class CompositeForms:
         self.made: dict[int, Function] = {2: make(2)}
 
     def of(self, order: int) -> Function:
-        """Native form that carries a number of orders."""
+        """Composite form that carries a number of orders."""
         if order not in self.made:
             self.made[order] = self._make(order)
         return self.made[order]
@@ -124,7 +124,7 @@ class Partials:
 
 
 def composite_of(partials: Partials, written: Callable[..., Tensor]) -> CompositeForms:
-    """Native forms of a formula; `written` is the formula, for orders that cannot be made."""
+    """Composite forms of a formula; `written` is the formula, for orders that cannot be made."""
 
     def make(order: int) -> Function:
         try:

@@ -58,6 +58,27 @@ def pytest_collection_modifyitems(items):
             alike[i].add_marker(pytest.mark.slow)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--share", default="1/1", metavar="K/N", help="run the K-th of N equal shares of the chosen tests")
+
+
+def of_share(items, share):
+    """Return every N-th of `items` from the K-th on, for a share "K/N": tests of all files, of one time in all."""
+    k, n = map(int, share.split("/"))
+    if not 1 <= k <= n:
+        raise pytest.UsageError(f"--share {share}: give it as K/N, with K from 1 to N")
+    return items[k - 1 :: n]
+
+
+@pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+def pytest_take_share(config, items):
+    """Leave one share of what the other options choose."""
+    chosen = of_share(items, config.getoption("--share"))
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = chosen
+
+
 def pytest_collection_finish():
     """Keep what is imported by now, PyTorch above all, out of every later garbage collection: an eighth of the time."""
     gc.collect()

@@ -1,5 +1,6 @@
 """Caches shared between tests, the time limit, and the selection of the short run."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -84,3 +85,16 @@ def test_slow_cases_do_not_count_as_the_few(conftest):
     cases = [Case(0, pytest.mark.few(1), pytest.mark.slow), Case(1, pytest.mark.few(1)), Case(2)]
     conftest.pytest_collection_modifyitems(cases)
     assert ["slow" in case.marks for case in cases] == [True, False, False]
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+def test_shares_are_all_of_the_tests_once(conftest, n):
+    shares = [conftest.of_share(list(range(13)), f"{k}/{n}") for k in range(1, n + 1)]
+    assert sorted(itertools.chain(*shares)) == list(range(13))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("share", ["0/3", "4/3"])
+def test_share_beyond_the_last_is_an_error(conftest, share):
+    with pytest.raises(pytest.UsageError, match="with K from 1 to N"):
+        conftest.of_share([1, 2, 3], share)

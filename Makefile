@@ -34,9 +34,9 @@ endif
 help:
 	@echo "make demo      audit a few custom autograd functions (and write report.html), then make and train them"
 	@echo "make test      formatting, lint, types and the tests, without those marked slow: 15 to 25 minutes on 2 cores"
-	@echo "make test TORCH=2.15.0   what depends on PyTorch, with that release: 10 minutes, after a download of gigabytes;"
+	@echo "make test TORCH=2.15.0   what depends on PyTorch, with that release: 10 to 20 minutes, after a download of gigabytes;"
 	@echo "               TORCH=newest and TORCH=oldest are those of requirements/"
-	@echo "make test-all  the tests that 'make test' leaves out: 45 to 75 minutes; SHARE=2/3 is the second third of them"
+	@echo "make test-all  the tests that 'make test' leaves out: 45 to 75 minutes; SHARE=2/5 is the second fifth of them"
 	@echo "make fuzz      random formulas against PyTorch, for MINUTES=30, from a seed that it prints"
 	@echo "make docs      these pages as a site, in site/: open site/index.html"
 	@echo "make format    format the code and apply the linter's fixes"

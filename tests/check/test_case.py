@@ -157,3 +157,14 @@ def test_wrapper_subclass_is_copied_by_its_own_clone():
     copy = copy_tensor(given)
     given.inner.zero_()
     assert torch.equal(copy.inner, normal(3))
+
+
+def test_copy_of_a_subclass_with_attributes_is_plain():
+    class Tagged(torch.Tensor):
+        pass
+
+    t = normal(3).as_subclass(Tagged)
+    t.tag = "metres"
+    copy = copy_tensor(t)
+    assert type(copy) is torch.Tensor  # a Tagged without `tag` would break the function that reads it
+    assert torch.equal(copy, t)

@@ -253,8 +253,8 @@ def copy_tensor(t: Tensor) -> Tensor:
     wraps = type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__  # its own storage is empty
     if wraps or t.layout != torch.strided or t.is_neg() or t.is_quantized:
         return t.clone()
-    if t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes:
-        return t.clone()  # the same, in one operation
+    if type(t) is Tensor and t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes:
+        return t.clone()  # the same, in one operation; of a subclass it would keep the class without its attributes
     storage = t.untyped_storage().clone()
     return torch.empty(0, dtype=t.dtype, device=t.device).set_(storage, t.storage_offset(), t.size(), t.stride())
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import pullback
+from pullback.errors import FormulaError
 from pullback.stable.certificate import label
 from pullback.stable.search.certify import certify_parts
 
@@ -58,7 +59,11 @@ def main() -> None:
     for name in sys.argv[1:] or FORMULAS:
         formula, n = FORMULAS[name]
         start = time.time()
-        found, left = certify_parts(formula)
+        try:
+            found, left = certify_parts(formula)
+        except FormulaError as error:  # on another processor PyTorch's functions, and so the formula, are more accurate
+            print(f"{name}: {time.time() - start:.0f} s\n  stays as written: {error}\n")
+            continue
         print(f"{name}: {time.time() - start:.0f} s")
         for certificate in found:
             print(f"  {certificate.name}")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pullback.check.find.discover import discover
-from pullback.check.runner import task
+from pullback.check.runner import replay
 
 from ..bulk import OPTIONS, audit_all, outcomes_of
 from ..mutants.catalogue import MUTANTS
@@ -95,7 +95,7 @@ def complaint(finding):
     torch.compiler.reset()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return task.complaint(finding)
+        return replay.complaint(finding)
 
 
 def complaints(findings):

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from pullback.check.case import make_case
 from pullback.check.cases.layouts import other_dtypes, other_layouts
-from pullback.check.cases.repro import call_text, is_long, literal, script, variables
+from pullback.check.cases.repro import bind, call_text, is_long, literal, script, variables
 from pullback.check.cases.shrink import shrink
 from pullback.check.cases.sizes import other_sizes
 from pullback.check.cases.values import other_values, shared
 from pullback.check.find.discover import discover, subject_of
+from pullback.report.evidence import ALTERED
 
 from ..making import function, normal
 
@@ -198,6 +199,18 @@ def test_comments_name_objects_without_literal_and_omitted_values():
     code = script(subject_of(everything), make_case((object(), torch.zeros(300)), {}, ["thing", "x"]))
     assert "# ... stands for thing, of type object, which has no literal" in code
     assert "  # other values than the audit's, which are too many to print" in code
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_binding_of_tensors_with_omitted_values_has_a_comment(kind):
+    short, long = normal(2), normal(300)
+    names = {"torch": torch}
+    exec(bind("g", kind([short, short])), names)
+    assert type(names["g"]) is kind
+    assert all(torch.equal(g, short) for g in names["g"])
+    assert ALTERED not in bind("g", kind([short, short]))
+    assert bind("g", kind([short, long])).endswith(ALTERED)
+    assert bind("g", long, ".requires_grad_()").endswith(f".requires_grad_()  {ALTERED}")
 
 
 def test_reproduction_of_a_random_function_seeds_before_each_call():

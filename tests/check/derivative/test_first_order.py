@@ -124,6 +124,12 @@ def test_any_subgradient_at_a_kink_is_ok(at_zero):
     assert status(fn, torch.tensor([0.0, -1.0, 0.0, 2.0], dtype=torch.float64)) == ["ok"]
 
 
+@pytest.mark.parametrize("size", [1e-4, 1e-5, 1e-6, 1e-8])
+def test_subgradient_at_a_small_kink_is_ok(size):
+    fn = function(lambda x: x + size * x.relu(), lambda g, x: g * (1 + size * (x > 0).double()))
+    assert status(fn, torch.tensor([0.0, -1.0, 2.0], dtype=torch.float64)) == ["ok"]
+
+
 @pytest.mark.parametrize("at_zero", [2.0, -0.5, torch.nan])
 def test_value_outside_the_subdifferential_is_wrong(at_zero):
     fn = function(torch.relu, lambda g, x: g * torch.where(x == 0, at_zero, (x > 0).double()))

@@ -49,6 +49,17 @@ def literal(t: Tensor) -> str:
     return f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, {dtype}).copy_({flat})"
 
 
+def bind(name: str, value: Tensor | Sequence[Tensor], more: str = "") -> str:
+    """Return the line of a script that binds a name to a tensor, a list or a tuple of them, followed by `more`.
+
+    A comment says so if a tensor is too long to be written out: a script with other values does not repeat a finding.
+    """
+    tensors = [value] if isinstance(value, Tensor) else value
+    written = ", ".join(map(literal, tensors))
+    text = written if isinstance(value, Tensor) else f"({written},)" if isinstance(value, tuple) else f"[{written}]"
+    return f"{name} = {text}{more}{f'  {ALTERED}' if any(map(is_long, tensors)) else ''}"
+
+
 def is_long(t: Tensor) -> bool:
     """Whether a tensor is too large to be written out, or was freed: `literal` then gives other values."""
     if t.layout is not torch.strided:
@@ -167,11 +178,11 @@ def script(
         if isinstance(value, Tensor) and names[position] not in bound:
             order = case.wrt.index(position) if position in case.wrt else None
             asks = order is not None and (mask is None or mask[order])
-            other = f"  {ALTERED}" if is_long(value) else ""
             if position in case.captured:
-                lines += _filled(names[position], value, asks, other)
+                lines.append(f'{names[position]} = held["{names[position]}"].requires_grad_({asks})')
+                lines.append(bind(f"{names[position]}.data", value))
             else:
-                lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}{other}")
+                lines.append(bind(names[position], value, ".requires_grad_()" if asks else ""))
             bound.add(names[position])
         elif not isinstance(value, Tensor) and GAP in source_of(value):
             lines.append(f"{NO_LITERAL} {case.names[position]}, of type {type(value).__name__}, which has no literal")
@@ -204,10 +215,6 @@ def _holding(case: Case, names: Mapping[int, str]) -> list[str]:
         "        return result",
         "    return call",
     ]
-
-
-def _filled(name: str, value: Tensor, asks: bool, other: str) -> list[str]:
-    return [f'{name} = held["{name}"].requires_grad_({asks})', f"{name}.data = {literal(value)}{other}"]
 
 
 def variables(case: Case) -> dict[int, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from pullback import _torch
-from pullback.check.cases.repro import call_text, literal, variables
+from pullback.check.cases.repro import bind, call_text, variables
 from pullback.check.contexts.eager import EagerReference, Slots
 from pullback.check.derivative.agreement import TensorDifference, show, subscript
 from pullback.check.subject import Kind, Subject
@@ -356,7 +356,7 @@ def preamble(setting: EagerReference, slots: Slots | None = None) -> list[str]:
     lines = [
         f"def call({inputs}):",
         *(f"    {line}" for line in _outputs(setting)),
-        f"cotangents = ({', '.join(literal(g) for g in setting.cotangents)},)",
+        bind("cotangents", tuple(setting.cotangents)),
     ]
     if slots is not None:
         return lines

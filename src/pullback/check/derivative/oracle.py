@@ -61,8 +61,8 @@ _SMALL_WHOLE = 4096
 _UNEVEN = 1e3
 _JUMPS = 2
 """Changes of value along 13 points that a staircase may show at a step; a smooth curve shows 12."""
-_KINK_FLOOR = 1e-5
-"""Relative distance below which the one-sided derivatives are equal."""
+_KINK_FLOOR = 1e-7
+"""Relative distance below which the one-sided derivatives are equal: a comparison in float64 tolerates as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ _BRIEF = 2.0**-6
 _SHARP = 1e-4
 """Bound on ten bars of a short ladder, relative to the derivative."""
 _GROSS = 10.0
-"""Multiple of the bar by which two blunt short ladders must disagree with a gradient to refute it."""
+"""Multiple of the bar, which knows no noise, by which a gradient must be off for two blunt ladders to refute it."""
 
 
 def confirmed(

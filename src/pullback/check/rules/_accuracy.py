@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pullback.check.case import Case
-from pullback.check.cases.repro import variables
+from pullback.check.cases.repro import bind, variables
 from pullback.check.derivative.agreement import show
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import ORDINARY, PASSED, Columns, Onset, is_within
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from pullback.check.numeric.scaled import Beside, Scaled, first_bad, spread
-from pullback.check.rules._reproduction import literals
 from pullback.check.trial import standard_cotangents
 
 if TYPE_CHECKING:
@@ -289,6 +288,7 @@ def _scaled_lines(audit: Audit, trial: Scaled, beside: Beside, k: int, says: str
     order = next(o for o, p in enumerate(trial.case.wrt) if beside.label == f"gradient of {trial.case.names[p]}")
     return [
         audit.outs,
-        f"g = torch.autograd.grad(outs, inputs, {literals(cotangents)}, allow_unused=True)[{order}]",
+        bind("g", cotangents),
+        f"g = torch.autograd.grad(outs, inputs, g, allow_unused=True)[{order}]",
         f"print('the gradient is', g.flatten()[{k}].item(), 'and should be', {says!r})",
     ]

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.case import Case
-from pullback.check.cases.repro import definition
+from pullback.check.cases.repro import bind, definition
 from pullback.check.derivative.agreement import show
 from pullback.check.find.syntax import decorator_names
-from pullback.check.rules._reproduction import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding, Severity
 
@@ -92,7 +91,7 @@ def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:
         "return loss, first",
     ]
     lines = [
-        f"weights = {literals(standard_cotangents(audit.base_run.roots))}",
+        bind("weights", standard_cotangents(audit.base_run.roots)),
         *definition("gradient_at", case, body, "create_graph"),
     ]
     if second.changed:
@@ -107,8 +106,8 @@ def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:
         *lines,
         "def dot(a, b):",
         f"    return sum({product.format('x', 'y')} for x, y in zip(a, b))",
-        f"u = {literals(list(second.u))}",
-        f"v = {literals(list(second.v))}",
+        bind("u", list(second.u)),
+        bind("v", list(second.v)),
         "loss, first = gradient_at(inputs, True)",
         *(_WITH_LOSS if second.uses_output else _WITHOUT_LOSS),
         *(_BY_BACKWARD if second.way == ".backward()" else _BY_GRAD),

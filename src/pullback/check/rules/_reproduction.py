@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.repro import call_text, definition, literal, source_of, variables
+from pullback.check.cases.repro import bind, call_text, definition, source_of, variables
 from pullback.check.derivative.agreement import subscript
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
@@ -40,7 +40,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
         return _of_one_output(result, c, elements)
     lines = [
         audit.outs,
-        f"g = {literals(result.cotangents)}",
+        bind("g", result.cotangents),
         *_gradient(c.order),
     ]
     element = elements[0]
@@ -96,7 +96,7 @@ def _of_one_output(result: FirstOrder, c: Comparison, elements: Sequence[str]) -
     detached = {names[p]: f"{names[p]}.detach()" for p in result.case.wrt}
     wrt = name if len(result.case.wrt) == 1 else "inputs"  # a backward may ask which of them are
     return [
-        f"g = {literal(result.cotangents[0])}",
+        bind("g", result.cotangents[0]),
         f"got = torch.autograd.grad(out, {wrt}, g, materialize_grads=True)[{c.order}]",
         *_step_along(elements, name, step),
         "value_at = torch.no_grad()(fn)",
@@ -135,11 +135,6 @@ def moved(case: Case, order: int, expression: str, others: str = "{}") -> str:
     names = variables(case)
     chosen = names[case.wrt[order]]
     return f"[{', '.join(expression if names[p] == chosen else others.format(names[p]) for p in case.wrt)}]"
-
-
-def literals(tensors: Sequence[Tensor]) -> str:
-    """Return a list of tensors as source."""
-    return f"[{', '.join(map(literal, tensors))}]"
 
 
 def returned(attribute: str, given: object = None) -> list[str]:

@@ -122,7 +122,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
-from pullback.check.cases.repro import call_text
+from pullback.check.cases.repro import bind, call_text
 from pullback.check.cases.values import TINY
 from pullback.check.derivative.agreement import show, subscript
 from pullback.check.derivative.compare_input import Comparison
@@ -140,7 +140,7 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, flat_in, severity_of
 from pullback.check.derivative.repeatable import Unwritten
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._reproduction import gradient_and_quotient, literals
+from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import saved, text
 from pullback.check.trial import standard_cotangents
@@ -520,7 +520,7 @@ def _unwritten(audit: Audit, where: Unwritten) -> Finding:
             *_FILLED,
             f"out = fn({call_text(audit.base)})",
             audit.outs,
-            f"g = {literals(standard_cotangents(audit.base_run.roots))}",
+            bind("g", standard_cotangents(audit.base_run.roots)),
             f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{where.order}]",
             f"print('with new memory full of NaN, the gradient is', got{at})",
             _AS_USUAL,

@@ -64,7 +64,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.repro import definition, literal, variables
+from pullback.check.cases.repro import bind, definition, variables
 from pullback.check.derivative.agreement import show, subscript
 from pullback.check.derivative.forward_mode import JvpDisagreement, jvp_disagreement
 from pullback.check.rules._reproduction import moved
@@ -124,7 +124,7 @@ def _tail(audit: Audit, found: JvpDisagreement) -> list[str]:
     at = subscript(found.index)
     points = [moved(case, found.order, f"{name}.detach() {sign} {step}", "{}.detach()") for sign in "+-"]
     return [
-        f"tangent = {literal(found.direction)}",
+        bind("tangent", found.direction),
         *definition("value_at", case, [audit.floating_outs, f"return outs[{found.output}].resolve_conj()"]),
         "import torch.autograd.forward_ad as fwad",
         "with fwad.dual_level():",

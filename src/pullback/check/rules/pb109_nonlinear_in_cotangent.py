@@ -49,8 +49,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.cases.repro import bind
 from pullback.check.derivative.intent import severity_of
-from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
@@ -94,7 +94,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         f"the backward is not linear in the cotangent: {law} fails for {audit.names[where.order]}, {where}"
         + (f" (apparently on purpose: {intent.reason})" if intent else _BY_TOLERANCE if is_small else ""),
         case=audit.base,
-        tail=[audit.outs, f"g = {literals(standard_cotangents(audit.base_run.roots))}", *_CODE[law]],
+        tail=[audit.outs, bind("g", standard_cotangents(audit.base_run.roots)), *_CODE[law]],
         hint="multiply by the cotangent once; take no abs, sign, clamp, mean or norm of it",
     )
 

@@ -66,11 +66,11 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.repro import definition, literal, variables
+from pullback.check.cases.repro import bind, definition, variables
 from pullback.check.derivative.agreement import gradients, show
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
 from pullback.check.derivative.sampler import direction_like, random_like
-from pullback.check.rules._reproduction import chosen_outs, literals, moved
+from pullback.check.rules._reproduction import chosen_outs, moved
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, as_real
 from pullback.report.model import Evidence, Finding
@@ -118,8 +118,8 @@ def _tail(audit: Audit, order: int, direction: Tensor, cotangents: list[Tensor])
     name = variables(case)[case.wrt[order]]
     return [
         audit.outs,
-        f"g = {literals(cotangents)}",
-        f"t = {literal(direction)}",
+        bind("g", cotangents),
+        bind("t", direction),
         f"gradient = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{order}]",
         *definition("value_at", case, [audit.floating_outs, f"return {chosen_outs(audit.base_run)}"]),
         "import torch.autograd.forward_ad as fwad",

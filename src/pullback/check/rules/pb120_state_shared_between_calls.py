@@ -79,10 +79,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases.repro import definition
+from pullback.check.cases.repro import bind, definition
 from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.trial import Raised, forward, reseed, standard_cotangents, vjp
 from pullback.report.model import Finding
@@ -106,7 +105,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             case=audit.base,
             tail=[
                 *definition("value_at", audit.base, [audit.outs, "return outs"]),
-                f"g = {literals(standard_cotangents(audit.base_run.roots))}",
+                bind("g", standard_cotangents(audit.base_run.roots)),
                 "print('alone:', torch.autograd.grad(value_at(inputs), inputs, g, allow_unused=True))",
                 "outs = value_at(inputs)",
                 "value_at([x.flatten().roll(1).view(x.shape) if x.numel() > 1 else x / 2 for x in inputs])",

@@ -75,9 +75,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pullback.check.cases.repro import bind
 from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import cotangents, saved, writes
 from pullback.check.trial import forward, guarded, kept_from_being_freed, standard_cotangents
@@ -100,7 +100,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         *(("an output", out.detach()) for out in run.outputs),
     ]
     before = [t.clone() for _, t in watched]
-    written = literals(cotangents)
+    binding = bind("g", cotangents)
     with guarded("backward"), kept_from_being_freed(run.outputs):
         torch.autograd.grad(run.roots, run.inputs, cotangents, allow_unused=True)
     changed = [what for (what, t), old in zip(watched, before, strict=True) if not equal_or_nan(old, t)]
@@ -113,7 +113,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             case=audit.base,
             tail=[
                 audit.outs,
-                f"g = {written}",
+                binding,
                 "before = [t.detach().clone() for t in (*g, *inputs, *outs)]",
                 "torch.autograd.grad(outs, inputs, g, allow_unused=True)",
                 "print('unchanged:', [torch.equal(a, b) for a, b in zip(before, (*g, *inputs, *outs))])",

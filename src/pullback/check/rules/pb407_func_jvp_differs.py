@@ -72,14 +72,13 @@ import torch
 import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
-from pullback.check.cases.repro import literal
+from pullback.check.cases.repro import bind
 from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, preamble, refusing
 from pullback.check.contexts.eager import EagerReference, base_setting, parts
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.forward_mode import NEGLIGIBLE
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate, confirmed
 from pullback.check.derivative.sampler import direction_like
-from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, as_real, guarded, reseed
 from pullback.report.model import Evidence, Finding
@@ -106,7 +105,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     generator = torch.Generator().manual_seed(_SEED)
     tangents = [direction_like(x, generator) for x in setting.inputs]
-    code = [*preamble(setting), f"tangents = ({', '.join(literal(t) for t in tangents)},)"]
+    code = [*preamble(setting), bind("tangents", tuple(tangents))]
     audit.events.beat()
     try:
         dual = _dual(setting, tangents)
@@ -166,7 +165,7 @@ def _second_order(
             error_bar=mismatch.bar,
             where="derivative of a tangent along a random direction",
         ),
-        tail=[*code, f"directions = {literals(mismatch.directions)}", *_SECOND_CODE],
+        tail=[*code, bind("directions", mismatch.directions), *_SECOND_CODE],
         hint="take it by double backward"
         if audit.is_native
         else "jvp must compute with ctx.saved_tensors themselves: neither detached, nor computed in the forward",

@@ -58,8 +58,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.cases import layouts
+from pullback.check.cases.repro import bind
 from pullback.check.derivative.agreement import difference, gradients
-from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, standard_cotangents
 from pullback.report.model import Finding
@@ -99,7 +99,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 case=audit.base,
                 tail=[
                     audit.outs,
-                    f"g = {literals(odd)}",
+                    bind("g", odd),
                     "plain = [h.resolve_conj().contiguous() for h in g]",
                     "expected = torch.autograd.grad(outs, inputs, plain, retain_graph=True, allow_unused=True)",
                     "print('contiguous:', expected)",

@@ -73,7 +73,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases.layouts import other_dtypes
-from pullback.check.cases.repro import call_text, literal, variables
+from pullback.check.cases.repro import bind, call_text, variables
 from pullback.check.cases.sizes import resized
 from pullback.check.derivative.agreement import difference
 from pullback.check.purity.memory import Memory
@@ -172,7 +172,7 @@ def _script(case: Case) -> list[str]:
     names = variables(case)
     tensors = {names[p]: t for p, t in case.all_tensors.items()}
     return [
-        *(f"{name} = {literal(t)}" for name, t in tensors.items()),
+        *(bind(name, t) for name, t in tensors.items()),
         f"print('after that call:', fn({call_text(case)}))",
         "# The last call without the one before, in a new process, gives something else.",
     ]

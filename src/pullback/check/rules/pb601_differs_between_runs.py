@@ -53,9 +53,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.cases.repro import definition
+from pullback.check.cases.repro import bind, definition
 from pullback.check.derivative.agreement import show
-from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
@@ -80,7 +79,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         case=audit.base,
         tail=[
             *definition("value_at", audit.base, [audit.outs, "return outs"]),
-            f"g = {literals(standard_cotangents(audit.base_run.roots))}",
+            bind("g", standard_cotangents(audit.base_run.roots)),
             "for _ in range(2):",
             "    torch.manual_seed(0)",
             "    outs = value_at(inputs)",

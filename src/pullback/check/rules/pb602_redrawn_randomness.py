@@ -82,11 +82,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.cases.repro import bind
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.intent import declared_random
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import ast_text
-from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import calls, text
 from pullback.check.trial import SEED, standard_cotangents
@@ -115,7 +115,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         case=audit.base,
         tail=[
             audit.outs,
-            f"g = {literals(standard_cotangents(audit.base_run.roots))}",
+            bind("g", standard_cotangents(audit.base_run.roots)),
             f"for seed in ({SEED}, {SEED + 1}):",
             "    torch.manual_seed(seed)",
             "    print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",

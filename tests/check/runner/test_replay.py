@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pullback
-from pullback.check.runner.task import can_replay, complaint, hangs, unshown
+from pullback.check.runner.replay import can_replay, complaint, hangs, unshown
 from pullback.report.model import Evidence, Finding, Location
 
 SLIP = """

@@ -71,7 +71,7 @@ class Op:
 
     @property
     def kind(self) -> str:
-        """How its derivative is given: "derived", "relaxed" or "ruled"."""
+        """The source of its derivative: "derived", "relaxed" or "ruled"."""
         if isinstance(self._handler, Ruled):
             return "ruled"
         return "derived" if self._soft is None else "relaxed"

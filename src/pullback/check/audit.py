@@ -73,7 +73,7 @@ class Audit(ExampleFacts):
 
     @functools.cached_property
     def numbers(self) -> AccuracyFacts:
-        """How accurate value and gradient are."""
+        """Accuracy of value and gradient."""
         return AccuracyFacts(self)
 
     @functools.cached_property

@@ -178,7 +178,7 @@ class ExampleFacts:
 
     @functools.cached_property
     def elements(self) -> int:
-        """How many elements of an input to compare singly: few if a forward takes milliseconds."""
+        """Number of elements of an input to compare singly: few if a forward takes milliseconds."""
         seconds = self._seconds_of_forward()
         if elements_for(seconds) > 1:
             seconds = min(seconds, self._seconds_of_forward(), self._seconds_of_forward())
@@ -220,9 +220,9 @@ class ExampleFacts:
 
     @functools.cached_property
     def redrawn(self) -> TensorDifference | None:
-        """How the gradient of a forward that draws differs where the backward starts from another random state.
+        """Difference of the gradient of a forward that draws, where the backward starts from another random state.
 
-        `None` where it does not, or where even two runs from one state differ.
+        `None` where there is none, or where even two runs from one state differ.
         """
         if not self.backward_works or not self.draws:
             return None
@@ -255,7 +255,7 @@ class ExampleFacts:
 
     @functools.cached_property
     def growths(self) -> list[Growth]:
-        """How the shapes of the outputs follow each size of the inputs, where the forward takes other sizes."""
+        """Shapes of the outputs as functions of each size of the inputs, where the forward takes other sizes."""
         return list(growths(self.subject, self.base))
 
     def is_valid(self, case: Case) -> bool:

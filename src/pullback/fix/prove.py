@@ -114,7 +114,7 @@ class PatchProver:
     def _differences(
         self, content: bytes, patches: Sequence[Patch], positions: Mapping[int, int]
     ) -> dict[FunctionKey, str]:
-        """How results change under patches of style: values, or gradients where the backward stays."""
+        """The effect of patches of style: on values, or on gradients where the backward stays."""
         restyled = [one for one in patches if one.style is not None and one.key.line in positions]
         if not restyled:
             return {}

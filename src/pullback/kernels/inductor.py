@@ -23,7 +23,7 @@ from pullback.kernels import eager
 from pullback.kernels.progress import noticed
 
 MOST_KERNELS = 8
-"""How often a graph for all sizes is compiled, if Inductor's code for it does not hold for all sizes."""
+"""Number of attempts to compile a graph for all sizes, if Inductor's code for it does not hold for all sizes."""
 _FEWEST = 512
 """Numbers for each thread: with fewer, Inductor has one."""
 

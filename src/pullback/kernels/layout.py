@@ -1,4 +1,4 @@
-"""How a loop over rows and columns reads tensors of any strides that are broadcast to one shape."""
+"""The access of a loop over rows and columns to tensors of any strides that are broadcast to one shape."""
 
 from __future__ import annotations
 

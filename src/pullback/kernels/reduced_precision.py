@@ -33,7 +33,7 @@ ERRORS: Mapping[object, int] = {
 """Functions of `include/short.h`, and bounds on their relative errors in units of 2⁻⁴⁴."""
 _LIMIT = 2**14  # 2⁻³⁰
 _MOST_BITS, _FEWEST_BITS = 10, 6
-"""How many bits a sum may lose: of less, too many vectors would be computed twice."""
+"""Number of bits that a sum may lose. With fewer, too many vectors would be computed twice."""
 
 _NONNEGATIVE = frozenset([*ERRORS, aten.abs.default, aten.sqrt.default, aten.rsqrt.default, aten.relu.default])
 _SUMS: Mapping[object, int] = {

@@ -273,7 +273,7 @@ class Branch:
 CHEAP = frozenset(target for target, lowering in lowerings.LOWERINGS.items() if lowering.latency == 1)
 """Ops of few instructions."""
 _WORTH = 8
-"""How many cheap ops are worth a branch."""
+"""Number of cheap ops that are worth a branch."""
 
 
 class BranchAssignment:

@@ -1,4 +1,4 @@
-"""How kernels compute an op: an expression that is valid in C++ and in Triton.
+"""The lowering of an op for kernels: an expression that is valid in C++ and in Triton.
 
 The functions in it are those of `kernels/include/functions.h` and `kernels/include/functions.py`.
 """

@@ -15,7 +15,7 @@ from pullback.triton import build as triton_build
 from pullback.triton.source import triton_source_of
 
 BLOCK = 1024
-"""How many elements one program computes."""
+"""Number of elements that one program computes."""
 _INDEX = 2**31
 """Number of elements that a 32-bit index can address."""
 _ALIGNED = 16

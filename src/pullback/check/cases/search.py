@@ -24,7 +24,7 @@ from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 
 
 class Score(IntEnum):
-    """How far a guessed call got. An example has at least `BROKEN`."""
+    """Progress of a guessed call. An example has at least `BROKEN`."""
 
     RAISED = 0
     NOT_FINITE = 1
@@ -53,7 +53,7 @@ class Attempt:
 
     @property
     def gradients(self) -> int | None:
-        """How many gradients the backward returned, where the engine expected another number."""
+        """Number of gradients that the backward returned, where the engine expected another number."""
         found = re.search(r"incorrect number of gradients \(expected \d+, got (\d+)\)", self.reason)
         return int(found[1]) if found else None
 

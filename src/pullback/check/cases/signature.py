@@ -108,7 +108,7 @@ _BY_KEYWORD: dict[str, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How one parameter is used.
+    """The uses of one parameter.
 
     Attributes:
         roles: types that the use requires.

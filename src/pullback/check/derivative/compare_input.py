@@ -166,7 +166,7 @@ class Comparison:
 
     @property
     def gap(self) -> float:
-        """How far the gradient is from the nearest right value."""
+        """Distance of the gradient from the nearest correct value."""
         return max(self.low - self.got, self.got - self.high, 0.0)
 
     @property

@@ -284,7 +284,7 @@ def bound(result: FirstOrder, name: str) -> Intent | None:
 def is_one_sided(result: FirstOrder) -> bool:
     """Whether a gradient passes at one of two bounds and is blocked at the other, as where half a mask is missing.
 
-    That is told for a backward that is linear in the cotangent: else its sign may decide at each bound.
+    True only for a backward that is linear in the cotangent: otherwise its sign may decide at each bound.
     """
     out = result.run.outputs[0].detach()
     for comparison in result.wrong:

@@ -31,7 +31,7 @@ def expanded(
     Args:
         targets: as on the command line.
         exclude: patterns of paths, relative to the folder, as in `build/*`.
-        note: told of each file that is left out since it is not valid Python.
+        note: called with the name of each file that is left out since it is not valid Python.
 
     Raises:
         TargetError: if a folder holds no custom function.
@@ -101,7 +101,7 @@ def _package(file: Path, folder: Path, left_out: Collection[Path]) -> Path | Non
 
 
 def _holds_some(file: Path, note: Callable[[str], None]) -> bool:
-    """Whether the source of a file shows a custom function; `note` is told why not, if it is not valid Python."""
+    """Whether the source of a file shows a custom function; `note` is called for one that is not valid Python."""
     try:
         text = read(file)
         if not _MAY_HOLD.search(text):

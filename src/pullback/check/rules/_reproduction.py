@@ -148,12 +148,12 @@ def returned(attribute: str, given: object = None) -> list[str]:
     return [
         "function = fn.__self__",
         "backward = function.backward",
-        "def told(*args):",
+        "def printed(*args):",
         "    result = backward(*args)",
         "    gradients = result if isinstance(result, tuple) else (result,)",
         f"    print('returned:', [getattr(g, '{attribute}', None) for g in gradients])",
         "    return result",
-        "function.backward = staticmethod(told)",
+        "function.backward = staticmethod(printed)",
         f"print('inputs:', {inputs})",
         "torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs], allow_unused=True)",
     ]

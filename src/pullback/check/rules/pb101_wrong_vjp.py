@@ -193,7 +193,7 @@ def _disagreements(
     """
     is_doubted = bool(audit.base.required_property)  # which the finding mentions
     warned: set[int] = set()
-    causes: set[str] = set()  # of warnings, each told once: other inputs are off by the same one
+    causes: set[str] = set()  # of warnings, each reported once: other inputs are off for the same reason
     for result, comparison in wrong:
         order, is_doubtful = comparison.order, result.case.doubtful
         if (

@@ -187,7 +187,7 @@ _IDLE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
         cause: "finished" (it said so), "signal" (killed by one that we did not send), "exit" (ended without a

@@ -231,7 +231,7 @@ class SubjectTask:
         return outcome
 
     def _replayed(self, finding: Finding, events: Events) -> str:
-        """How the replay of an error contradicts it; empty if it confirms it."""
+        """The contradiction between an error and its replay; empty if the replay confirms it."""
         if (crash := self._crashes.get(finding.message)) is not None:
             inputs = self._inputs()
             is_run = run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)

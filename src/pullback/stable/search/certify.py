@@ -260,7 +260,7 @@ def _worst_in_words(found: Errors, points: Mapping[str, Floats]) -> str:
 
 
 Progress = Callable[[int, int, str], None]
-"""How many of how many quantities are done, and which is next."""
+"""Callback: number of quantities that are done, number of all, and the name of the next."""
 
 
 def certify(

@@ -34,6 +34,8 @@ from pullback.report.report import Report
 FRESH = Path(__file__).resolve().parent / "labels" / "fresh"
 _LENGTH = 160
 _QUICK = ("--select", "PB0,PB1")  # what is counted is whether it runs
+_WHY = ("PB001", "PB003")
+"""Rules that say why a function was not audited: no call worked, or the audit was stopped."""
 _ABSENT = ("it needs what is not here", "its module could not be imported", "could not be imported")
 
 
@@ -92,7 +94,7 @@ def _audited(package: Package) -> Row:
         ]
         done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, check=False)
     report = Report.from_dict(json.loads(done.stdout))
-    whys = {f.subject: (f.message.removeprefix("not audited: "), f.hint) for f in report.findings if f.rule == "PB001"}
+    whys = {f.subject: (f.message.removeprefix("not audited: "), f.hint) for f in report.findings if f.rule in _WHY}
     unaudited = [subject.name for subject in report.subjects if subject.status == "unaudited"]
     missed = [(name, *whys.get(name, ("", ""))) for name in unaudited]
     absent = sum(why.startswith(_ABSENT) for _, why, _ in missed)

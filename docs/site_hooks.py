@@ -50,7 +50,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Turn links between files of the repository into links between pages; of a file that is no page the name stays.
+    """Turn links between files of the repository into links between pages; of a file that is not a page the name stays.
 
     A comment above the heading goes: with it MkDocs would take the page's title from the name of its file.
     """

@@ -57,7 +57,11 @@ def audit_tutorial() -> int:
         PAGE.write_text(to_html(report), encoding="utf-8")
         print(f"\nThe same as a page, with pictures: {PAGE}")
     print(f"\nExit status {status}: {STATUS.get(status, 'ended early')}.", end=" ")
-    print("They are the point of that file: it holds the mistakes that tutorials make." if status == 1 else "")
+    print(
+        "They are the point of that file: it holds mistakes that tutorials make, beside correct functions."
+        if status == 1
+        else ""
+    )
     return status
 
 
@@ -112,7 +116,7 @@ def show(findings: list[Finding]) -> None:
         print(textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="      "))
     if others and first.severity != "error":
         names = ", ".join(clean_line(finding.subject) for finding in others)
-        print(textwrap.fill(f"and the like: {names}", 100, initial_indent="    ", subsequent_indent="      "))
+        print(textwrap.fill(f"also in: {names}", 100, initial_indent="    ", subsequent_indent="      "))
 
 
 def heading(text: str) -> None:

@@ -107,7 +107,7 @@ class Call:
         if strange:
             return f"an argument is an object of type {strange[0]}"
         if self.structure is None:
-            return "an argument is in a container of the user's own class, or under a key that is no plain value"
+            return "an argument is in a container of the user's own class, or under a key that is not a plain value"
         if self.repeats:
             return "two arguments are the same tensor"
         if any(t.is_nested for t in self.tensors):

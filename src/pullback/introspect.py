@@ -155,7 +155,7 @@ def input_names(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dic
 def tensors_around(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors that a formula closes over, by name, modules and closures included."""
     holders = dict(op._signature.bind(*args, **kwargs).arguments)
-    for function in (op._formula, op._soft):
+    for function in (op._formula, op._relaxation):
         if isinstance(function, types.FunctionType):
             around = inspect.getclosurevars(function)
             holders |= {**around.globals, **around.nonlocals}
@@ -171,13 +171,13 @@ def tensors_around(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
 def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms: Forms | None = None) -> str:
     """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain, accuracy."""
     names = input_names(op._signature, args, kwargs)
-    shown = op._formula if op._soft is None else op._soft
+    shown = op._formula if op._relaxation is None else op._relaxation
     sections = [repr(op), _source(op._formula)]
     if op.kind == "ruled":
         sections.append("Derivative: given by a rule.")
         sections += [_source(rule) for rule in (op._rule.vjp, op._rule.jvp) if rule is not None]
     else:
-        of = "relaxation" if op._soft is not None else "formula" if forms is None else "formula as written"
+        of = "relaxation" if op._relaxation is not None else "formula" if forms is None else "formula as written"
         title = f"Derivative (vjp), of the {of}"
         derivative = _traced(shown, args, kwargs, 1)
         if derivative is None:

@@ -41,7 +41,7 @@ class Op:
     def __init__(
         self,
         formula: Callable[..., Any],
-        soft: Callable[..., Any] | None = None,
+        relaxation: Callable[..., Any] | None = None,
         residuals: bool = False,
         stable: bool = True,
         backend: Backend | None = None,
@@ -52,16 +52,16 @@ class Op:
         functools.update_wrapper(self, formula)
         self.__name__: str = name or getattr(formula, "__name__", type(formula).__name__)
         self.__qualname__: str = getattr(formula, "__qualname__", self.__name__)
-        self._formula, self._soft = formula, soft
+        self._formula, self._relaxation = formula, relaxation
         self._residuals, self._backend, self._chunk, self._save = residuals, backend, chunk, save
-        self._is_stable = stable and soft is None and not residuals
+        self._is_stable = stable and relaxation is None and not residuals
         self._signatures: tuple[Any, inspect.Signature] = (_defaults_of(formula), _signature_of(formula))
         self._method: Any = plain_method(self)
         self._handler: Derived | Ruled
         if residuals:
             self._handler = Ruled(self._new_rule(), self._bind)
-        elif soft is not None:
-            self._handler = Relaxed(self.__name__, formula, soft, backend, save, exact_gradient=not stable)
+        elif relaxation is not None:
+            self._handler = Relaxed(self.__name__, formula, relaxation, backend, save, exact_gradient=not stable)
         else:
             self._handler = Derived(self.__name__, formula, stable, backend, chunk, save)
 
@@ -74,7 +74,7 @@ class Op:
         """The source of its derivative: "derived", "relaxed" or "ruled"."""
         if isinstance(self._handler, Ruled):
             return "ruled"
-        return "derived" if self._soft is None else "relaxed"
+        return "derived" if self._relaxation is None else "relaxed"
 
     @property
     def _rule(self) -> DerivativeRule | None:
@@ -109,7 +109,7 @@ class Op:
     @property
     def relaxation(self) -> Callable[..., Any] | None:
         """The function whose derivatives are a relaxed op's; `None` for other ops."""
-        return self._soft
+        return self._relaxation
 
     @property
     def linear(self) -> bool | None:
@@ -182,7 +182,7 @@ class Op:
             raise OptionError(f"the derivative of {self.__name__} is a rule; it has a graph for its value alone.")
         if order < 0:
             raise OptionError(f"an order is 0 or more, not {order}.")
-        return introspect.trace(self._formula if order == 0 else self._soft or self._formula, args, kwargs, order)
+        return introspect.trace(self._formula if order == 0 else self._relaxation or self._formula, args, kwargs, order)
 
     def stabilise(
         self,
@@ -289,7 +289,7 @@ class Op:
         return plans.example()
 
     def _rule_to_extend(self) -> DerivativeRule:
-        if self._soft is not None:
+        if self._relaxation is not None:
             raise OptionError(f"{self.__name__} has its derivative from derivative_of; it cannot have a rule as well.")
         if self._chunk is not None:
             raise OptionError(f"{self.__name__} has chunk=, which is for the derivative of its formula, not for rules.")
@@ -315,7 +315,7 @@ class Op:
     def _repr_html_(self) -> str:
         rule, stable = self._rule, self._stable
         rules = [] if rule is None else [name for name in ("vjp", "jvp") if getattr(rule, name) is not None]
-        relaxation = getattr(self._soft, "__qualname__", type(self._soft).__name__)
+        relaxation = getattr(self._relaxation, "__qualname__", type(self._relaxation).__name__)
         dtypes = None if stable is None else stable.dtypes()
         title = f"{self.__qualname__}{self._signature}"
         return introspect.card(title, self.kind, self._backend or settings.backend(), rules, relaxation, dtypes)
@@ -329,7 +329,7 @@ class Op:
     def by_value(self) -> tuple[Callable[..., Op], tuple[Any, ...]]:
         """Return a callable and its arguments that make this op again, where no import leads to it."""
         rule, backend = self._rule, self._backend or settings.backend()
-        options = self._soft, self._residuals, self._is_stable, backend, self._chunk, self._save, self.__name__
+        options = self._relaxation, self._residuals, self._is_stable, backend, self._chunk, self._save, self.__name__
         rules = None if rule is None else (rule.vjp, rule.linear, rule.jvp, rule.jvp_linear)
         return _remade, (self._formula, options, rules)
 

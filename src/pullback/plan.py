@@ -44,7 +44,8 @@ class KernelPlan:
     Attributes:
         joint: the graphs.
         composite: the derivative's formula on the tensors of a call, for orders beyond the first.
-        forward: tensors to outputs and computed residuals.
+        forward: tensors to outputs and computed residuals: Python that `kernels/eager.py` prints from the graph, with a
+            call of a `kernels/native.py:Kernel` for each compiled region.
         backward: residuals and cotangents to gradients.
         in_ops: the backward in PyTorch's ops alone, for modes and tracers that have to see them.
         n_inputs, n_outputs: number of tensors.

@@ -91,7 +91,7 @@ FAMILIES: dict[str, list[str]] = {
         "F.hardtanh({r1}) * {r2}",
         "F.relu6({r1} + 3) * {r2}",
     ],
-    "stable": [  # formulas that an op computes by other ones, but for removable holes, near which float64 is no truth
+    "stable": [  # formulas that an op computes by others, except near removable holes, where float64 is not the truth
         "torch.log(torch.sigmoid({r1}))",
         "torch.log(1 + torch.exp({r1}))",
         "torch.log1p(torch.exp({r1}))",

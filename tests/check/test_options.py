@@ -22,7 +22,7 @@ def test_rule_may_be_selected_by_name():
 
 BAD = [
     ({"select": "PB999"}, "select: no rule 'PB999'"),
-    ({"select": "PB9"}, r"select: 'PB9' is no rule; the families of rules are PB0, PB1, PB2, .* and PB\d"),
+    ({"select": "PB9"}, r"select: 'PB9' is not a rule; the families of rules are PB0, PB1, PB2, .* and PB\d"),
     ({"ignore": ["XY"]}, "ignore: no rule 'XY'; `pullback rules` lists them"),
     ({"select": [101]}, "select takes ids of rules"),
     ({"seed": 1.5}, "seed must be an integer"),

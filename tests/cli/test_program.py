@@ -244,7 +244,7 @@ BAD = {
     "unknown rule": (["check", "quiet.py", "--select", "PB999"], "select: no rule 'PB999'"),
     "misspelt rule": (["rules", "wrong-vpj"], "did you mean wrong-vjp?"),
     "budget": (["check", "quiet.py", "--budget", "0"], "positive number of seconds"),
-    "budget is no number": (["check", "quiet.py", "--budget", "much"], "not a valid float"),
+    "budget is not a number": (["check", "quiet.py", "--budget", "much"], "not a valid float"),
     "seed": (["check", "quiet.py", "--seed", "-1"], "seed must be"),
     "format": (["check", "quiet.py", "--format", "xml"], "'xml'"),
     "fail-on": (["check", "quiet.py", "--fail-on", "dawn"], "'dawn'"),

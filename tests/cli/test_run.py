@@ -169,7 +169,7 @@ def test_only_rank_0_reports(folder):
     ("arguments", "said"),
     [
         (("missing.py",), "missing.py: No such file or directory."),
-        (("no_python.py",), "no_python.py is no Python: "),
+        (("no_python.py",), "no_python.py is not valid Python: "),
         (("-m", "missing"), "there is no module missing that can be run."),
         ((), "Missing argument 'PROGRAM'."),
     ],

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pullback.graph import kinks
 from pullback.ops.record import COLUMNS, Continuity, Rounding, TermOp
 from pullback.ops.registry import ALL, BY_ATEN, FAMILIES, OPS
 from pullback.stable.evaluate import evaluate
@@ -17,6 +18,12 @@ def test_every_empty_column_has_a_reason(name):
     unexplained = [column for column in COLUMNS if not op.has(column) and not op.why_empty(column)]
     assert not unexplained
     assert all(column in COLUMNS and not op.has(column) for column in op.empty), "a reason for what is not empty"
+
+
+def test_op_of_the_registry_is_not_among_the_others():
+    others = {*kinks._OTHERS.split(), *kinks._OTHER_KINKS, *kinks._OTHER_DOMAINS}
+    known = {name for name, op in BY_ATEN.items() if op.is_readable}
+    assert not others & known, "the record says it: remove the name from src/pullback/graph/kinks.py"
 
 
 def test_names_are_unique():

@@ -82,7 +82,7 @@ def test_missing_baseline_error_names_the_option_that_writes_it(path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "findings": [{}]}', '{"version": 1}', "\x00"])
 def test_malformed_baseline_is_refused(path, text):
     path.write_text(text)
-    with pytest.raises(OptionError, match="is no baseline"):
+    with pytest.raises(OptionError, match="is not a baseline"):
         read_baseline(path)
 
 

@@ -321,7 +321,7 @@ def test_report_on_two_hundred_functions_fits_a_screen():
     ]
     told = " ".join(text.split())
     assert "info no support for vmap (PB406) in 200, jvp (PB407) in 200 functions info PB205 in 200 functions" in told
-    assert "info PB101: no derivative, apparently on purpose, in 20 functions" in told
+    assert "info PB101: not the derivative, apparently on purpose, in 20 functions" in told
     assert "A long one" not in text
 
 

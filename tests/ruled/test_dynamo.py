@@ -112,7 +112,7 @@ def refusing(formula, rule):
         ),
         (lambda x, y: x + y, lambda g, out, x, y: g, lambda op, x, y: op(x, y), "one for each"),
         (lambda x, y: x + y, lambda g, out, x, y: (g.sum(), g), lambda op, x, y: op(x, y), "sum over"),
-        (lambda x, y: x + y, lambda g, out, x, y: (g, g), lambda op, x, y: op(x, 2.0), "is no tensor"),
+        (lambda x, y: x + y, lambda g, out, x, y: (g, g), lambda op, x, y: op(x, 2.0), "is not a tensor"),
     ],
     ids=["container in", "dict out", "number", "shape", "gradient for a number"],
 )

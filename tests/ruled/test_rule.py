@@ -32,7 +32,7 @@ def with_vjp(rule, formula=lambda x, y: x * y, **options):
         (lambda g, out, x, y: (g.float(), None), "torch.float32 for `x`"),
         (lambda g, out, x, y: (1.0, None), "a float for `x`, not a tensor"),
         (lambda g, out, x, y: ([g], None), r"returned \[tensor\] for `x`, which is tensor"),
-        (lambda g, out, x, y: (g, g), "a gradient for `y`, where 2.0 is no tensor: return None"),
+        (lambda g, out, x, y: (g, g), "a gradient for `y`, where 2.0 is not a tensor: return None"),
     ],
 )
 def test_invalid_vjp_result_raises(rule, match):

@@ -203,7 +203,7 @@ def test_none_tangent_is_zero():
 
 
 class Rules:
-    """Rules as methods: their code counts `self`, which is no input."""
+    """Rules as methods: their code counts `self`, which is not an input."""
 
     def push(self, tangents, out, x):
         return tangents[0] * 3 * x**2

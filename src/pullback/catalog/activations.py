@@ -84,7 +84,7 @@ def gelu(x: Tensor) -> Tensor:
 def softsign(x: Tensor) -> Tensor:
     """x / (1 + |x|); derivative 1 / (1 + |x|)², second derivative −2 sign(x) / (1 + |x|)³.
 
-    The second derivative jumps from 2 to −2 at 0, where it is taken as 0, the average.
+    The second derivative jumps from 2 to −2 at 0, where it is set to their average, 0.
 
     Reference: Glorot, Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010,
     section 3.3.

@@ -52,8 +52,8 @@ def safe_norm(x: Tensor, dim: int | tuple[int, ...] | None = None, keepdim: bool
     The elements are scaled before they are squared, so that the squares neither overflow nor underflow: the largest is
     1, and those that underflow are far below its rounding error.
 
-    Reference: Blue, "A portable Fortran program to find the Euclidean norm of a vector", 1978, who saves the pass for
-    the largest element by three sums, of small, ordinary and large ones.
+    Reference: Blue, "A portable Fortran program to find the Euclidean norm of a vector", 1978, which avoids
+    the pass for the largest element by three sums: of small, ordinary and large elements.
     """
     scale = _scale(x, dim)
     squares = (x / scale).square().sum(dim, keepdim=True)
@@ -71,8 +71,8 @@ def safe_normalize(x: Tensor, dim: int = -1) -> Tensor:
     """
     scaled = x / _scale(x, dim)
     squares = scaled.square().sum(dim, keepdim=True)
-    somewhere = squares != 0
-    return torch.where(somewhere, scaled * torch.rsqrt(torch.where(somewhere, squares, 1.0)), 0.0)
+    is_nonzero = squares != 0
+    return torch.where(is_nonzero, scaled * torch.rsqrt(torch.where(is_nonzero, squares, 1.0)), 0.0)
 
 
 @function

@@ -56,7 +56,7 @@ def check(
         The report; `report.ok` says whether all is well, and `print(report)` shows it.
 
     Raises:
-        TargetError: if the target is nothing that can be audited.
+        TargetError: if the target cannot be audited.
         OptionError: if an option is unknown or has a value that it cannot take.
         RunnerError: if the platform has no fork.
 
@@ -84,7 +84,7 @@ def check(
     return report_of(run_subjects(subjects, options, given))
 
 
-_HERE = "until then it is audited in this process: a crash in it ends the program, and an endless loop does not end"
+_HERE = "until then the audit runs in this process, where a crash or an endless loop takes the program down"
 _CALLER = 3
 """Frames from the line that calls `pullback.check`, which imports this module at its first use."""
 

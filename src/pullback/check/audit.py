@@ -31,7 +31,8 @@ _VARIANTS_SHARE = 0.2
 """Share of the budget that variants get even if the example took more than its own."""
 _WEIGHTS_SHARE = 0.2
 """Share of the budget for comparing the gradients of weights."""
-_SHRINK_SECONDS = 0.5
+_SHRINK_SECONDS = 1.0
+"""Some three comparisons of a wrong gradient with 15 elements, on a slow processor."""
 
 
 class Audit(ExampleFacts):
@@ -166,9 +167,9 @@ class Audit(ExampleFacts):
     def intent(self) -> Intent | None:
         """Why the backward is not the derivative on purpose, if the subject or a Function inside it shows a sign.
 
-        A Function inside it that is no derivative on purpose excuses no mistake in another one. One that injects a
-        gradient excuses nothing: the gradient is the derivative of the surrounding code, or wrong. Where there is no
-        time to compare each of them, all are taken to be wrong.
+        A Function inside it that deliberately deviates excuses no mistake in another one. One that injects a gradient
+        excuses nothing: the gradient is the derivative of the surrounding code, or wrong. Where there is no time to
+        compare each of them, all are taken to be wrong.
         """
         if self.own_intent is not None:
             return self.own_intent
@@ -235,7 +236,7 @@ class Audit(ExampleFacts):
         return seconds > 2 * _SHRINK_SECONDS
 
     def shrink(self, case: Case, fails: Callable[[Case], bool]) -> Case:
-        """Return the smallest case found for which `fails` holds, within half a second.
+        """Return the smallest case found for which `fails` holds, within a second.
 
         It keeps to the domain of the example, unless `case` does not.
         """

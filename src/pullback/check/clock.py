@@ -1,6 +1,6 @@
-"""The time that limits count: processor time, so that a busy machine does not shorten an audit.
+"""Budgets and limits are in seconds of processor time, so that a busy machine hardly shortens an audit.
 
-A process that only waits, for a lock or in a sleep, is ended as well: at least a third of wall-clock time counts.
+At least a third of the wall-clock time counts: a process that only waits, for a lock or in a sleep, is ended as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 PATIENCE = 3.0
-"""Seconds on the clock that count as one of work."""
+"""Seconds of wall-clock time that count as one of processor time, at least."""
 
 
 def spent(elapsed: float, worked: float | None) -> float:

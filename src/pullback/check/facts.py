@@ -154,7 +154,7 @@ class ExampleFacts:
         elements: int = MAX_ELEMENTS,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> FirstOrder | None:
-        """Compare gradient and numeric derivative on a case; `None` if it is no valid input.
+        """Compare gradient and numeric derivative on a case; `None` if it is not a valid input.
 
         The forward is sampled on `numeric`; by default on the same values in the dtypes of the example.
         """

@@ -80,7 +80,7 @@ def _state(findings: Sequence[Finding], only: Rule | None) -> ContextState | Non
     Args:
         findings: of the rules about the context.
         only: the rule whose infos count, if not all do: an info of the contract about complex numbers or broadcasting
-            is no word on ordinary gradients.
+            says nothing about ordinary gradients.
     """
     if any(f.severity == "error" for f in findings):
         return "error"

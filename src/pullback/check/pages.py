@@ -90,7 +90,7 @@ def unknown_rule(key: str) -> str:
     pages = all_pages()
     if re.fullmatch(r"PB\d?", key.upper()):
         families = sorted({page.family for page in pages})
-        return f"{key!r} is no rule; the families of rules are {', '.join(families[:-1])} and {families[-1]}"
+        return f"{key!r} is not a rule; the families of rules are {', '.join(families[:-1])} and {families[-1]}"
     lowered = {key.lower(): key for page in pages for key in (*page.ids, *page.names)}
     close = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.7)
     advice = f"did you mean {lowered[close[0]]}?" if close else "`pullback rules` lists them"

@@ -38,6 +38,7 @@ from pullback.report.text import ranges
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _UNIMPORTED = re.compile(r"\bcould not be imported: ")
+_UNDEFINED = re.compile(r"(most often|do not work:) forward raised NameError: ")
 _OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps|active drivers", re.IGNORECASE)
 
 
@@ -84,9 +85,11 @@ def _audited(audit: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
         chosen = [rule for rule in chosen if rule.of_weights != "never"]
     if audit.unwritten is not None:
         why = "the function returns memory that it never wrote"
-        chosen = _meaningful(audit, chosen, sink, "unwritten memory", why)
+        chosen = _for_random_values(audit, chosen, sink, "unwritten memory", why)
     elif audit.parted is not None and not audit.parted.is_rounding:
-        chosen = _meaningful(audit, chosen, sink, "values that differ", "two runs from the same random state differ")
+        chosen = _for_random_values(
+            audit, chosen, sink, "values that differ", "two runs from the same random state differ"
+        )
     if audit.subject.device is not None:
         chosen = [rule for rule in chosen if not rule.needs_cpu]
         sink(_on_device(audit, audit.subject.device))
@@ -167,6 +170,8 @@ def unaudited(subject: Subject, why: str) -> Finding:
     hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
     if missing := NEEDED.search(why) or _NO_MODULE.search(why):
         hint = f"install {missing[1]}, or build it if it is an extension of the package"
+    elif _UNDEFINED.search(why):
+        hint = "define that name where the function is defined: no inputs can help"
     elif _UNIMPORTED.search(why):
         hint = "make its module importable here: what runs at import belongs under `if __name__ == '__main__':`"
     elif why.startswith(LACKS):
@@ -246,8 +251,8 @@ def _only_in_domain(audit: Audit) -> Finding:
     )
 
 
-def _meaningful(audit: Audit, chosen: Sequence[Rule], sink: _Sink, cause: str, why: str) -> list[Rule]:
-    """The rules that mean something of a function whose values are random, for a cause that one of them reports."""
+def _for_random_values(audit: Audit, chosen: Sequence[Rule], sink: _Sink, cause: str, why: str) -> list[Rule]:
+    """The rules that still apply to a function whose values are random, for a cause that one of them reports."""
     kept = [rule for rule in chosen if rule.explains == cause or not rule.needs_repeatable]
     others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
     if others and audit.explained_by(cause) is None:

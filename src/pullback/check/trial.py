@@ -232,7 +232,7 @@ def incidents() -> list[Incident]:
 
 
 def forgive_memory() -> None:
-    """Forget that memory ran out: a request for too much, made with arguments that do not fit, is no fault."""
+    """Forget that memory ran out: a request for too much, made with arguments that do not fit, is not a fault."""
     _incidents[:] = [(incident, message) for incident, message in _incidents if incident != "memory"]
 
 

@@ -189,7 +189,7 @@ def _other_guesses(base: Case, wrong: Collection[int]) -> Iterator[Case]:
 
 
 def _settle(subject: Subject, case: Case) -> Case:
-    """Return the case with inputs that are no leaves, if the function changes them in place."""
+    """Return the case with inputs that are not leaves, if the function changes them in place."""
     try:
         forward(subject, case)
     except Raised as error:

@@ -22,7 +22,7 @@ _Counter = Callable[[int, int], None]
 
 @click.command(short_help="Measure the errors of a function in ulp.")
 @click.argument("target", type=TARGET, metavar="TARGET:NAME")
-@dtype_option("Measure in this dtype; by default in all four.")
+@dtype_option("Measure in this dtype; by default in float32, float64, bfloat16 and float16.")
 @click.option(
     "--order", type=int, default=1, metavar="N", help="Measure derivatives up to order 0, 1 (the default) or 2."
 )

@@ -21,7 +21,7 @@ from pullback.cli.reporting import Reporting, reporting
 )
 @click.option("--fix", is_flag=True, help="Fix errors and warnings, and infos with --select.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change; exit with 1 if any.")
-@click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may change the intent.")
+@click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may change what is intended.")
 @reporting
 def check(
     targets: tuple[str, ...],

@@ -176,7 +176,7 @@ def _compiled(source: bytes, path: str) -> CodeType:
     try:
         return compile(source, path, "exec")
     except (SyntaxError, ValueError) as error:
-        raise TargetError(f"{path} is no Python: {error}.") from None
+        raise TargetError(f"{path} is not valid Python: {error}.") from None
 
 
 def _new_main(path: str) -> ModuleType:

@@ -152,7 +152,7 @@ def _ops(target: str) -> tuple[str, dict[str, Any]]:
         resolved = resolve(target)
     module, parsed = resolved.module, resolved.target
     if not module.__file__:
-        raise TargetError(f"{parsed.where} is no file")
+        raise TargetError(f"{parsed.where} is not a file")
     ops = {
         name: value
         for name, value in vars(module).items()
@@ -166,7 +166,7 @@ def _ops(target: str) -> tuple[str, dict[str, Any]]:
     if parsed.name not in ops:
         if resolved.obj is None:
             raise TargetError(no_such_name(parsed, resolved.root, ops))
-        raise TargetError(f"{target} is no derived op of pullback.function{similar(parsed.name, ops)}")
+        raise TargetError(f"{target} is not a derived op of pullback.function{similar(parsed.name, ops)}")
     return module.__file__, {parsed.name: ops[parsed.name]}
 
 

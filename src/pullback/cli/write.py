@@ -21,7 +21,7 @@ from pullback.errors import OptionError
 )
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 def write(target: str, inputs: str | None, test: bool, output: str | None, force: bool) -> None:
-    """Write an op, a function or another Function as a plain autograd.Function that depends on torch alone.
+    """Write an op, a function or a Function as a plain autograd.Function that depends on torch alone.
 
     TARGET:NAME is in a file or a module: ops.py:swish, pullback.catalog:safe_norm. It is imported and run. Only
     the forward of a Function is used; the derivative is derived from it.

@@ -142,7 +142,7 @@ def _captures(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _value(expression: ast.expr, outside: dict[str, Any]) -> Any:
-    """Value of a chain that begins with a variable from outside which is no module; else `_UNKNOWN`."""
+    """Value of a chain that begins with a variable from outside which is not a module; else `_UNKNOWN`."""
     match expression:
         case ast.Name(id=name):
             value = outside.get(name, _UNKNOWN)

@@ -165,7 +165,7 @@ def _follow_op(op: Any, captures: Captures, seen: set[int]) -> None:
         captures.watched.append((vars(op._stable), "version", op._stable.version))
     if op.kind == "ruled":
         captures.obstacle = captures.obstacle or f"it calls {op.__name__}, whose derivative is a rule"
-    for part in (op._formula, op._soft):
+    for part in (op._formula, op._relaxation):
         if part is not None:
             _follow(part, captures, seen)
 

@@ -127,7 +127,7 @@ def _plain(t: Tensor) -> Tensor:
 
 
 def _alike(fake: Tensor, tensor: Tensor) -> Tensor:
-    """Fake tensor that is no leaf, so that it can be written to, and requires grad if the real one does."""
+    """Fake tensor that is not a leaf, so that it can be written to, and requires grad if the real one does."""
     if not tensor.requires_grad:
         return fake
     made = fake.requires_grad_() * 1

@@ -22,8 +22,7 @@ SMOOTH = frozenset([*_OTHERS.split(), *(name for name, op in _OPS if not op.kink
 
 _ORDER = "max min amax amin aminmax median kthvalue mode cummax cummin sort topk"
 # Ops without a record are not pointwise, and stand here since `explain` alone asks about their kinks.
-KINKS = {
-    **{name: op.kink for name, op in _OPS if op.kink},
+_OTHER_KINKS = {
     **{name: f"{name} where elements are equal" for name in _ORDER.split()},
     "max_pool2d_with_indices": "max pooling where elements are equal",
     "linalg_vector_norm": "a norm at 0",
@@ -32,10 +31,10 @@ KINKS = {
     "dist": "a distance at 0",
     "std": "a standard deviation at 0",
 }
+KINKS = {**_OTHER_KINKS, **{name: op.kink for name, op in _OPS if op.kink}}
 """Ops that are not differentiable everywhere, by name; those of the registry are pointwise."""
 
-DOMAINS = {
-    **{name: op.domain for name, op in _OPS if op.domain},
+_OTHER_DOMAINS = {
     "erfinv": "erfinv: its argument must lie in (−1, 1)",
     "binary_cross_entropy": "binary_cross_entropy: its input must lie in [0, 1]",
     "linalg_inv_ex": "an inverse: the matrix must be invertible",
@@ -46,6 +45,7 @@ DOMAINS = {
     "_linalg_svd": "singular vectors: singular values must be distinct",
     "linalg_cholesky_ex": "Cholesky: the matrix must be positive definite",
 }
+DOMAINS = {**_OTHER_DOMAINS, **{name: op.domain for name, op in _OPS if op.domain}}
 """Ops that are not defined everywhere, by name."""
 
 

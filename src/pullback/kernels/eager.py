@@ -16,7 +16,7 @@ from torch import fx
 
 from pullback import _torch
 
-# Beside its reader: this is about PyTorch's Python bindings, and matrix products and erfinv have no record.
+# Beside its reader: this is about PyTorch's Python bindings, and some of these ops have no record.
 _UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc erfinv exp exp2 expm1 floor frac isnan lgamma "
     "log log10 log1p log2 logical_not neg reciprocal relu round rsqrt sgn sigmoid sign signbit sin sinh sqrt "

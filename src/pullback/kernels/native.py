@@ -63,12 +63,12 @@ class Kernel(Compiled):
         self.outputs = [(stride, dtype) for _, stride, dtype in outputs]
         self._layouts: dict[tuple[Strides, ...], tuple[Layout, Any, frozenset[int]]] = {}
         alike = all((size, stride) == (self.shape, self.stride) for size, stride, _ in inputs)
-        lie_alike = bool(inputs) and alike and all(stride == self.stride for stride, _ in self.outputs)
-        self.is_direct = lie_alike and not self._has_bits
+        same_layout = bool(inputs) and alike and all(stride == self.stride for stride, _ in self.outputs)
+        self.is_direct = same_layout and not self._has_bits
         self.call: Any = self._strided()
-        if lie_alike:
+        if same_layout:
             last = (None, 1, math.prod(self.shape), *self.last)
-            inputs, outputs = self._lying(inputs, self._reads_bits), self._lying(outputs, self._writes_bits)
+            inputs, outputs = self._with_layout(inputs, self._reads_bits), self._with_layout(outputs, self._writes_bits)
             self.call = direct_call(self._run, inputs, [*outputs, *self.sums], last, self._any)
         self.call.kernel = self
 
@@ -76,7 +76,7 @@ class Kernel(Compiled):
     def _has_bits(self) -> bool:
         return bool(self._reads_bits or self._writes_bits)
 
-    def _lying(self, kinds: list[Kind], bits: Collection[int]) -> list[Kind]:
+    def _with_layout(self, kinds: list[Kind], bits: Collection[int]) -> list[Kind]:
         """Return shape, strides and dtype of tensors, those at `bits` as packed bytes."""
         of_bits = ((bytes_of(math.prod(self.shape)),), (1,), torch.uint8)
         return [of_bits if i in bits else kind for i, kind in enumerate(kinds)]

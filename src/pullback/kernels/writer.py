@@ -78,7 +78,7 @@ class Writer:
         return next(i for i, read in enumerate(self._read) if node in read) if known is None else known
 
     def is_always_computed(self, node: fx.Node) -> bool:
-        """Whether a node is no part of one side of a choice."""
+        """Whether a node is not part of one side of a choice."""
         return self._equal.get(node, node) in self._sides.all.nodes
 
     def lines(self, stage: int = 0) -> list[str]:

@@ -2,7 +2,7 @@
 
 It is stored in the user's cache under the hash of everything that it depends on, as kernels are. A call never waits for
 it. If anything is missing (a compiler, Python's headers, a writable folder, a PyTorch that it compiles against), there
-is no module, and only `pullback cache info` says so.
+is not a module, and only `pullback cache info` says so.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def exactly(value: Tensor) -> Interval:
 def around(
     low: Tensor, high: Tensor, relative: float, absolute: float = 0.0, undefined: Tensor | None = None
 ) -> Interval:
-    """Return the interval between computed bounds, widened by their errors; NaN is no bound.
+    """Return the interval between computed bounds, widened by their errors; NaN is not a valid bound.
 
     A bound b is moved outwards by |b| · relative + absolute, and by `_TINY` for results below the normal numbers.
     """

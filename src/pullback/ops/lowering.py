@@ -38,7 +38,7 @@ class Lowering:
     Attributes:
         write: the expression of the arguments.
         overloads: those of the ATen op, of which it is true.
-        target: the Python function that is lowered, if the op is no op of ATen.
+        target: the Python function that is lowered, if the op is not an op of ATen.
         operands: what it takes.
         keywords: keyword arguments that `write` takes after the positional ones.
         latency: in additions.

@@ -124,7 +124,8 @@ class TermOp(PointwiseOp):
         arity: number of operands.
         value: on tensors, op by op.
         partials: the derivative by each operand, as a term. At kinks it is PyTorch's.
-        ball: an enclosure on balls of `flint.arb`, and on truth values for conditions.
+        ball: an enclosure on balls of `flint.arb`, and on truth values for conditions; NaN, if the ball is or may be
+            outside of the domain, whose ends count as outside where the op has no finite value (`balls.py`).
         bounds: an enclosure on intervals of float64 tensors.
         mpmath: value in an mpmath context: the name of a function, or a function of the context and the operands.
         cost: number of additions that take the same time, fused in a kernel.

@@ -66,7 +66,7 @@ def read_baseline(path: Path) -> Counter[Key]:
     except OSError as error:
         raise OptionError(f"the baseline {path} cannot be read: {error.strerror}.") from None
     except (ValueError, KeyError, TypeError):
-        raise OptionError(f"{path} is no baseline; --update-baseline writes one.") from None
+        raise OptionError(f"{path} is not a baseline; --update-baseline writes one.") from None
 
 
 def _key(entry: dict[str, Any]) -> Key:

@@ -199,8 +199,8 @@ class SubjectResult:
 def status_of(findings: Sequence[Finding]) -> Status:
     """Return the status of a subject.
 
-    It is the verdict of its errors, or "unaudited"; else "intended" for a gradient that is no derivative on purpose;
-    else the verdict of its warnings, with "warned" in place of "wrong". An info does not change the status of a correct
+    It is the verdict of its errors, or "unaudited"; else "intended" for a gradient that deliberately deviates; else the
+    verdict of its warnings, with "warned" in place of "wrong". An info does not change the status of a correct
     function, unless nothing could be decided.
     """
     audited = all(f.verdict != "unaudited" for f in findings)

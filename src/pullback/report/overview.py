@@ -150,12 +150,12 @@ def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
 
 
 def _intended(findings: Sequence[Finding]) -> str:
-    """Return the message on a gradient that is no derivative on purpose, or the number of such functions."""
+    """Return the message on a gradient that is intentionally not a derivative, or the number of such functions."""
     first, *others = findings
     if not others:
         return f"{first.rule} {first.name}, {clean_line(first.subject)}: {clean_line(first.message)}"
     ids = ranges(finding.rule for finding in findings)
-    return f"{ids}: no derivative, apparently on purpose, in {count(len(_names(findings)), 'function')}"
+    return f"{ids}: not the derivative, apparently on purpose, in {count(len(_names(findings)), 'function')}"
 
 
 def _dropped(findings: Sequence[Finding]) -> Text:

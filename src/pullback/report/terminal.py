@@ -117,7 +117,8 @@ def _print_end(report: ReportData, console: Console) -> None:
     if any(finding.severity == "error" for findings in guessed for finding in findings):
         console.print("Inputs were guessed; use --inputs to give your own. Try --fix to repair this.", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
-        console.print(f"{', '.join(absent)} could not be imported; the rest was audited without.", style="dim")
+        them = "it" if len(absent) == 1 else "them"
+        console.print(f"{', '.join(absent)} could not be imported; the rest was audited without {them}.", style="dim")
 
 
 def _print_summary(report: ReportData, console: Console, is_cut: bool) -> None:

@@ -213,5 +213,5 @@ def _check(name: str, parameters: tuple[str, ...], result: tuple[Any, ...], args
             checked(name, argument, (x.shape, x.dtype), g, True)
         elif g is not None:
             raise DerivativeError(
-                f"the vjp of {name} returned a gradient for `{argument}`, where {x!r} is no tensor: return None for it."
+                f"the vjp of {name} returned a gradient for `{argument}`, where {x!r} is not a tensor: return None."
             )

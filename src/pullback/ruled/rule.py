@@ -236,8 +236,8 @@ class DerivativeRule:
                     found.append(checked(self.name, name, next(kinds), g, record.autocast))
                 elif g is not None:
                     raise DerivativeError(
-                        f"the vjp of {self.name} returned a gradient for `{name}`, where {leaf!r} is no tensor: return "
-                        "None for it."
+                        f"the vjp of {self.name} returned a gradient for `{name}`, where {leaf!r} is not a tensor: "
+                        "return None for it."
                     )
         return found
 

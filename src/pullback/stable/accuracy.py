@@ -171,7 +171,7 @@ def _rows(
     terms: Mapping[Quantity, Term],
     coverage: Coverage,
     found: Sequence[Summary],
-    exact_by: str = "the oracle",
+    exact_by: str = "ball arithmetic",
 ) -> list[Row]:
     outputs = 1 + max(quantity.output for quantity in terms)
     labels = [quantity.label(outputs) for quantity in terms]

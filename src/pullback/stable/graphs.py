@@ -105,7 +105,7 @@ def _ensure_pointwise(name: str, result: Tensor, like: Tensor) -> None:
         raise FormulaError(f"{name} changes the shape: accuracy is of pointwise formulas")
     if result.dtype.is_floating_point and torch.finfo(result.dtype).eps > torch.finfo(like.dtype).eps:
         narrow = str(result.dtype).removeprefix("torch.")
-        raise FormulaError(f"{name} rounds to {narrow}, on inputs that are wider: that is no formula of real numbers")
+        raise FormulaError(f"{name} rounds to {narrow}, on wider inputs: that is not a formula of real numbers")
     if not (result.dtype.is_floating_point or result.dtype == torch.bool):
         raise FormulaError(f"{name} gives {str(result.dtype).removeprefix('torch.')}: not a formula of real numbers")
 

@@ -182,7 +182,7 @@ def emit(
     """Function of tensors of a dtype, in the order of `names`, that computes a program.
 
     The result is NaN where an input is, except for inputs in `free`. The attribute `source` holds its source. Only text
-    of our own is executed: `name` is no part of it, and ops are those of the table.
+    of our own is executed: `name` is not part of it, and ops are those of the table.
     """
     writer = _SourceWriter(names, dtype)
     result = writer.program(program)

@@ -20,7 +20,7 @@ Coverage = Literal["every input", "sample"]
 
 LEGEND = """\
 max ulp, mean: |computed - exact| in units in the last place (ulp) of the exact value; 0.5 is correct rounding.
-> 4 ulp: share of the points, spurious values included; "3×" counts points where the share is below 0.1%.
+> 4 ulp: share of the points, spurious values included; "3×" means 3 points, where the share is below 0.1%.
 subnormal: largest error where the exact value is below the normal numbers, in distances between subnormals.
 spurious: NaN or infinity where the exact value is finite, or zero where it is not; share, from the point nearest 0.
 undecided: points whose exact value could not be computed; they do not count.

@@ -159,7 +159,7 @@ def _narrowed(target: Term, name: str, dtype: torch.dtype, low: Floats, high: Fl
             ends = np.maximum(place - 1, 0), np.minimum(place + 1, _GRID_PARTS)
         first, last = (grid[rows, end] for end in ends)
     middle = (first + last) // 2
-    if kind != "flip":  # a hollow in the curve is no root
+    if kind != "flip":  # a hollow in the curve is not a root
         before, there, after = values(np.stack([middle - _ASIDE, middle, middle + _ASIDE]))
         deep = np.minimum(np.abs(there - before), np.abs(there - after)) > _DEEP
         middle = middle[deep]

@@ -144,7 +144,7 @@ def _guard(guard: Any, sources: dict[str, str]) -> str:
     """A guard in Python, with the shapes that its symbols stand for; empty if it always holds.
 
     Raises:
-        FormulaError: if it has functions, or symbols that are no size of an input.
+        FormulaError: if it has functions, or symbols that are not the size of an input.
     """
     text = str(guard)
     if text in ("True", "true"):

@@ -65,7 +65,7 @@ class Monomial:
         return cls(tuple(sorted(((n, p) for n, p in exponents.items() if p), key=lambda item: item[0].name)))
 
     def exponent(self, node: fx.Node) -> int:
-        """The exponent of a node, 0 if it is no factor."""
+        """The exponent of a node, 0 if it is not a factor."""
         return dict(self.factors).get(node, 0)
 
     def times(self, other: Monomial) -> Monomial:

@@ -25,7 +25,7 @@ from pullback.ruled.rule import DerivativeRule
 from pullback.write.spec import FunctionSpec
 
 _MOST_SUMMARY = 400
-"""Length, in characters, beyond which the first paragraph of a target's docstring is no summary."""
+"""Length, in characters, beyond which the first paragraph of a target's docstring is not a summary."""
 
 
 def spec_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[FunctionSpec, list[Tensor]]:
@@ -51,7 +51,7 @@ def spec_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
         names=_identifiers(input_names(op._signature, args, kwargs)),
         constants=_plain_arguments(op._signature, args, kwargs),
         value=value,
-        surrogate=value if op._soft is None else call.flat(op._soft),
+        surrogate=value if op._relaxation is None else call.flat(op._relaxation),
         reference=call.flat(op),
         kind=op.kind,
         active_inputs=[i for i, x in enumerate(call.tensors) if has_derivative(x)],
@@ -233,12 +233,13 @@ def example_of(target: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]
     subject = subject_of(target)
     for _ in range(2):  # the search is bounded in time, and first calls are slow
         generator = torch.Generator().manual_seed(0)
-        case = probe(subject, generator, _NoEvents(), lambda case: False).case
-        if case is not None:
-            args, kwargs, _ = case.arguments()
+        found = probe(subject, generator, _NoEvents(), lambda case: False)
+        if found.case is not None:
+            args, kwargs, _ = found.case.arguments()
             return single_precision_call(target, args, kwargs)
+    why = f" ({found.reasons[0]})" if found.reasons else ""
     raise OptionError(
-        f"{name} cannot be called with guessed arguments: give an example call (--inputs on the command line)."
+        f"{name} cannot be called with guessed arguments{why}: give an example call (--inputs on the command line)."
     )
 
 

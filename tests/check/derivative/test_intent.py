@@ -491,7 +491,7 @@ def test_staircase_in_one_input_excuses_no_other_input():
 
 @pytest.mark.parametrize("above", [1.0, 5.0])
 def test_one_sided_clamp_mask_is_an_error(above):
-    """The gradient passes at one bound and is blocked at the other: that is no straight-through estimator."""
+    """The gradient passes at one bound and is blocked at the other: that is not a straight-through estimator."""
     half = function(lambda x: x.clamp(-1, 1), lambda g, x: g * (x > -1) * (1 + (above - 1) * (x >= 1)))
     both = function(lambda x: x.clamp(-1, 1), lambda g, x: g)
     by_sign = function(lambda x: x.clamp(-1, 1), lambda g, x: g * ((x < 1) | (g > 0)) * ((x > -1) | (g < 0)))

@@ -82,7 +82,7 @@ def test_801_classmethods_and_plain_methods_are_reported(tmp_path):
     """
     assert found("PB801", body, tmp_path) == [
         ("warning", "forward is a classmethod, which torch.compile does not trace"),
-        ("warning", "backward is no staticmethod"),
+        ("warning", "backward is not a staticmethod"),
     ]
 
 

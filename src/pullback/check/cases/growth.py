@@ -1,6 +1,6 @@
 """The example at other sizes: how the shapes of the outputs follow a size, and the example repeated along it.
 
-The repeated example has a number of elements that is no multiple of a vector or a block, so that tails are computed.
+The repeated example has a number of elements that is not a multiple of a vector or a block, so that tails are computed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _MOST_ELEMENTS = 100_000
 
 
 def tail_size(size: int, tensors: Iterable[Tensor], fast: bool = True) -> int:
-    """A length that is no multiple of any power-of-two block size, however `size` is repeated.
+    """A length that is not a multiple of any power-of-two block size, however `size` is repeated.
 
     The tail of a block longer than `size` holds each element of the period at least once: a function that takes
     blocks together on purpose, as one that scales each by its largest element, is periodic still. For that the length

@@ -128,7 +128,7 @@ def candidates(
 
 
 def is_same_argument(a: Any, b: Any) -> bool:
-    """Whether two values are the same argument; `==` of arrays and the like is no bool."""
+    """Whether two values are the same argument; `==` of arrays and the like is not a bool."""
     try:
         return a is b or bool(a == b)
     except Exception:

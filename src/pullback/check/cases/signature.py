@@ -72,7 +72,7 @@ def argument_lists(subject: Subject) -> Iterator[list[inspect.Parameter]]:
 
 
 def _unpacked(node: ast.FunctionDef | None, name: str) -> list[str]:
-    """Names into which a function unpacks its `*name`; targets that are no names are numbered."""
+    """Names into which a function unpacks its `*name`; targets that are not plain names are numbered."""
     for statement in ast.walk(node) if node is not None else ():
         match statement:
             case ast.Assign(targets=[ast.Tuple(elts=items)], value=ast.Name(id=unpacked)) if unpacked == name:
@@ -82,7 +82,7 @@ def _unpacked(node: ast.FunctionDef | None, name: str) -> list[str]:
 
 
 def called_function(subject: Subject) -> FunctionType | None:
-    """Return the Python function that a call of the subject runs: of a Function its forward."""
+    """Return the Python function that a call of the subject runs (for a Function, its forward)."""
     return plain_function(subject.target.forward if subject.kind == "function" else subject.target)
 
 
@@ -95,9 +95,9 @@ def definition(subject: Subject) -> ast.FunctionDef | None:
 
 Role = Literal["callable", "tensor", "sequence", "int", "dim", "flag", "number"]
 
-_NO_SIGN = {"name", "names", "index", "count", "T", "type", "values", "split", "apply_"}
+_AMBIGUOUS = {"name", "names", "index", "count", "T", "type", "values", "split", "apply_"}
 """Attributes that a tensor shares with other objects."""
-_TENSOR = {name for name in dir(torch.Tensor) if not name.startswith("_")} - _NO_SIGN
+_TENSOR = {name for name in dir(torch.Tensor) if not name.startswith("_")} - _AMBIGUOUS
 
 _BY_FUNCTION: dict[str, Role] = {"range": "int", "len": "sequence", "int": "number", "float": "number"}
 _BY_KEYWORD: dict[str, Role] = {
@@ -220,7 +220,7 @@ def _of_call(call: ast.Call) -> Iterator[_Sign]:
 
 
 def _takes_sequence(called: str) -> bool:
-    """Whether the first argument of a function of torch is no tensor: a list of them, a size or a number."""
+    """Whether the first argument of a function of torch is not a tensor: a list of them, a size or a number."""
     last = called.rpartition(".")[2]
     return last in (
         "cat", "stack", "concat", "vstack", "hstack", "zeros", "ones", "empty", "full", "rand", "randn", "eye",

@@ -2,7 +2,7 @@
 
 Sizes are changed together: every dimension that has size 5 in the example is taken to be the same dimension, so that
 matrices still fit each other; then equal sizes of one tensor are parted. A variant is only a proposal: one that the
-forward refuses is no valid input and is dropped by whoever runs it.
+forward refuses is not a valid input and is dropped by whoever runs it.
 """
 
 from __future__ import annotations

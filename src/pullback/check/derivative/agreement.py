@@ -103,7 +103,7 @@ def difference(
 
     A missing gradient equals zero, as it does for the engine. NaN equals NaN. `rounding` is relative to the largest
     element of each tensor; the default depends on the dtype. Differences below `floor` do not count: if all elements
-    cancel, their size is no measure of the rounding error before that.
+    cancel, their size is not a measure of the rounding error before that.
     """
     worst: TensorDifference | None = None
     worst_excess = 1.0

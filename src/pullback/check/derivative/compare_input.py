@@ -321,7 +321,7 @@ class _DirectionalProduct:
         return _judge(self._sampler, estimate, self.got, self._size, lost, self._gradient)
 
     def judged(self, estimate: Estimate) -> tuple[Estimate, Status]:
-        """The verdict, on a sharper estimate where that one is no support, and on one as coarse as a narrow dtype."""
+        """The verdict, on a sharper estimate where that one is too blunt, and on one as coarse as a narrow dtype."""
         status = self.judge(estimate)
         if status != "ok" and bool(estimate.valid.any()):
             refined = self._sampler.refine(self._order, self._direction, estimate)

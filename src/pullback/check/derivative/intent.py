@@ -1,4 +1,4 @@
-"""Functions whose gradient is no derivative on purpose, and how to recognise them.
+"""Functions whose gradient is intentionally not a derivative, and how to recognise them.
 
 Straight-through estimators, surrogates and gradient modifiers are correct code whose backward disagrees with the
 forward's derivative. Four signs are accepted, in words and in structure; each is precise enough that a mistake in a

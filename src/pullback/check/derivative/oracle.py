@@ -390,7 +390,7 @@ def _sharper(coarse: Estimate, fine: Estimate) -> Estimate:
     if coarse.low.shape != fine.low.shape:
         return coarse
     # Of two estimates of one number, the one with the smaller bar counts. A coarse one that is ten times both bars off
-    # a fine one is no estimate of that number: the steps have missed a ripple.
+    # a fine one is not an estimate of that number: the steps have missed a ripple.
     better = fine.valid & (~coarse.valid | (fine.bar <= coarse.bar))
     gap = torch.maximum(fine.low - coarse.high, coarse.low - fine.high)
     contradicted = fine.valid & ~better & (gap > SIGNIFICANT * (fine.bar + coarse.bar))

@@ -28,7 +28,7 @@ class Recorded:
         cotangents: as received; `None` where unmaterialised.
         needs: `ctx.needs_input_grad`.
         returned: the results, as a tuple.
-        places: the devices that they were on; `None` for what is no tensor.
+        places: the devices that they were on; `None` for what is not a tensor.
         raised: whether it raised instead.
         kept: tensors that the forward saved, by `save_for_backward` or on `ctx`.
     """

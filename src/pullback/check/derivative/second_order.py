@@ -7,7 +7,7 @@ are attached to nodes that only the latter runs; the reference is the numeric de
 along v. An input without a gradient (None) is held fixed: its author declares it a constant, and its second derivative
 is undefined.
 
-Where the first order is no derivative (straight-through, or wrong), the composite has no reference. Then the
+Where the first order is not a derivative (straight-through, or wrong), the composite has no reference. Then the
 backward itself is probed: b(x, g) with g fixed, differentiated in x, against its finite differences.
 """
 
@@ -202,7 +202,7 @@ def _worst_first(outcome: SecondOrder) -> int:
 
 
 def _lost_or_nothing(outcome: SecondOrder) -> SecondOrder:
-    """Accept only a missing term as a fault of a backward that is no derivative on purpose.
+    """Accept only a missing term as a fault of a backward that is intentionally not a derivative.
 
     Where it reads a saved output, autograd differentiates that by the backward itself, and finite differences by
     the forward: the two differ as the author means them to.

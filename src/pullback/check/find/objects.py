@@ -105,7 +105,7 @@ def find_given(obj: Any) -> Discovered:
     """Describe a live object that was passed to the library.
 
     Raises:
-        TargetError: it is nothing that can be audited.
+        TargetError: it cannot be audited.
     """
     return describe(obj, _home_of(obj), "what was given")
 

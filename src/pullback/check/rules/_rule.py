@@ -88,7 +88,7 @@ class Rule:
         incident: the end of the process, or the error, that it reports.
         explains: the cause, of a wrong gradient or of values that differ, that it reports in place of other rules.
         context: the use of a function that it is about, in words, for a summary of refusals.
-        of_pytorch: its findings are effects of PyTorch on every custom function, which no author can mend.
+        of_pytorch: its findings are effects of PyTorch on every custom function, which the author of one cannot fix.
         fix: what `--fix` rewrites on its findings: the "backward", the "style" of the class, or nothing but "calls".
     """
 

@@ -57,7 +57,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         if rule_named(name) is None:
             yield SourceMatch(
                 source.line,
-                f"an allow comment names {name!r}, which is no rule",
+                f"an allow comment names {name!r}, which is not a rule",
                 "`pullback rules` lists them",
                 "warning",
             )

@@ -81,7 +81,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "warning" if cut else "error",
             "intended" if cut else "wrong",
             f"the output depends on {first_of(lost)}, which requires grad and gets no gradient: "
-            + (f"it leaves the graph by {cut.where}" if cut else "it is no argument of the call"),
+            + (f"it leaves the graph by {cut.where}" if cut else "it is not an argument of the call"),
             case=audit.base,
             tail=_tail(audit, lost[0], captured[lost[0]]),
             hint="if that is intended, say so in the docstring"

@@ -69,7 +69,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
             plain.append(name)
     for names, one, several, hint in (
         (bound, "is a classmethod", "are classmethods", "make it a @staticmethod and call the class by its name"),
-        (plain, "is no staticmethod", "are no staticmethods", "write @staticmethod above it"),
+        (plain, "is not a staticmethod", "are not staticmethods", "write @staticmethod above it"),
     ):
         if names:
             what = f"{' and '.join(names)} {one if len(names) == 1 else several}"

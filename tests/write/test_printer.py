@@ -106,6 +106,16 @@ def test_value_shared_by_two_gradients_is_available_to_each_alone():
         assert torch.equal((a if first else b).grad, torch.full_like(a if first else b, 2.0 if first else 1.0))
 
 
+def test_gradient_that_two_inputs_share_is_available_to_each_alone():
+    scope = {}
+    exec(pullback.write(lambda x, b: torch.tanh(x + b), x(2, 3), x(3)), scope)
+    for first in (True, False):
+        a, b = x(2, 3).requires_grad_(first), x(3).requires_grad_(not first)
+        scope["Lambda"].apply(a, b).sum().backward()
+        slope = 1 - torch.tanh(a + b).detach() ** 2
+        assert torch.allclose((a if first else b).grad, slope if first else slope.sum(0))
+
+
 def test_detach_is_kept_in_the_second_derivative():
     scope = {}
     exec(pullback.write(lambda x: x.detach() * x, x(5)), scope)

@@ -54,9 +54,7 @@ _OPTIONS = (
         metavar="SEVERITY",
         help="Exit with 1 from this severity on.",
     ),
-    click.option(
-        "--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Hide the findings in FILE."
-    ),
+    click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Hide the findings in FILE."),
     click.option("--update-baseline", is_flag=True, help="Write the findings to the baseline."),
     click.option("--deep", is_flag=True, help="Also run Inductor and search random inputs (slow)."),
     click.option(

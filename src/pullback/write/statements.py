@@ -200,7 +200,7 @@ def guarded_gradients(
 def _shared(results: Sequence[fx.Node], known: Sequence[fx.Node]) -> list[fx.Node]:
     """Nodes that more than one result depends on: the last ones, which the other computations use."""
     counts: dict[fx.Node, int] = {}
-    for result in dict.fromkeys(results):
+    for result in results:
         for node in dependencies([result], known):
             counts[node] = counts.get(node, 0) + 1
     common = {node for node, n in counts.items() if n > 1 and not is_size(node)}

@@ -257,3 +257,11 @@ def test_506_singular_matrix_of_repeated_rows_is_not_reported():
         return -x.mT @ g @ x.mT
 
     assert found("PB506", function(inverse, gradient), normal(4, 4) + 3 * torch.eye(4)) == []
+
+
+def test_501_matrix_of_equal_rows_is_not_reported():
+    """It is singular: by its strides, LAPACK leaves a rounding of 10⁻⁵⁰ or none, whose logarithm is −117 or −∞."""
+    row = [2.879092890880602, -1.449786877256801, -0.15722606934363859]
+    matrix = torch.tensor([row, [0.3, 3.7, -0.6], [-1.1, 0.4, 2.2]], dtype=torch.float64)
+    value = lambda a: torch.linalg.slogdet(a)[1]  # noqa: E731
+    assert found("PB501", function(value, lambda g, a: g * torch.linalg.inv(a).mT), matrix) == []

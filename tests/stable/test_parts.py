@@ -320,6 +320,12 @@ def test_certificates_of_parts_are_found_and_shown():
     assert gradients(lambda x: as_written(x).sum(), (X,))[0][0, 2].isnan()
 
 
+def test_mask_of_a_part_is_saved_as_bits(native):
+    op = parted(lambda x: torch.log(1 + torch.exp(x)).amax(-1), [SOFTPLUS])
+    x = torch.randn(64, 64, requires_grad=True)
+    assert [(s.name, s.bytes) for s in op.saved(x) if not s.alive] == [("truth values, one bit each", 64 * 64 // 8)]
+
+
 def test_formulas_are_not_partitioned_without_any_certificate(monkeypatch):
     cut = []
     monkeypatch.setattr(

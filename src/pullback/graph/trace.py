@@ -150,13 +150,13 @@ def simplify(graph: fx.Graph) -> None:
         if node.target == _NEW_FULL and not node.args[1]:
             node.target, node.args = torch.ops.aten.full.default, node.args[1:]
             node.kwargs = _factory_options(node.meta["val"])
-        if node.op != "call_function" or node in results:  # two results stay two tensors, even with equal values
+        if node.op != "call_function":
             continue
         same = node.args[0] if node.target in _AUTOGRAD_ONLY or _torch.is_tripwire(node.target) else None
         if same is None and not written.intersection((node, *node.all_input_nodes)):
             key = (node.target, repr(node.args), repr(node.kwargs))
             same = known.setdefault(key, node)
-        if same is not None and same is not node:
+        if same is not None and same is not node and node not in results:  # two results stay two tensors
             node.replace_all_uses_with(same)
             graph.erase_node(node)
     graph.eliminate_dead_code()

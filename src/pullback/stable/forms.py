@@ -24,7 +24,7 @@ from pullback.stable.certificate import Certificate, Key
 from pullback.stable.derivative import derivative
 from pullback.stable.evaluate import evaluate
 from pullback.stable.formula import Formula
-from pullback.stable.jet import By, Function, first_order, first_order_within, gradients, nan_from
+from pullback.stable.jet import By, Function, first_order, gradients, nan_from
 from pullback.stable.meaning import Meaning, meaning_of
 from pullback.stable.parts import PartitionedFormula, substitute_forms
 from pullback.stable.piecewise import emit
@@ -53,8 +53,6 @@ class Forms:
         certificates: their sources: one, or those of the formula's pointwise parts.
         rules: names of the rewrite rules used, if the quick rule pass made them.
         gradients: functions of inputs and cotangent, as values and with their first derivatives in graphs.
-        within: for a pointwise formula inside another: like `first`, but its value is right at infinite inputs and
-            slopes, too.
         derivatives: of a pointwise formula, of first and second order, by positions of inputs in ascending order.
     """
 
@@ -66,7 +64,6 @@ class Forms:
     certificates: tuple[Certificate, ...] = ()
     rules: tuple[str, ...] = ()
     gradients: tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]] | None = None
-    within: Callable[..., Tensor] | None = None
     derivatives: Mapping[tuple[int, ...], Callable[..., Tensor]] | None = None
 
 
@@ -93,7 +90,7 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
         return None
     value, first, recorded = (
         substitute_forms(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
-        for order in ("value", "within", "recorded")
+        for order in ("value", "first", "recorded")
     )
     composite = CompositeForms(
         lambda order: substitute_forms(cut, {part: forms.composite.of(order) for part, forms in found.items()}, dtype)
@@ -154,7 +151,6 @@ def forms_of_certificate(found: Certificate, meaning: Meaning, written: Callable
         len(names),
         (found,),
         gradients=_gradients(slopes, curvatures),
-        within=first_order_within(value, slopes),
         derivatives=derivatives,
     )
 
@@ -163,8 +159,7 @@ def _gradients(
     slopes: Sequence[Callable[..., Tensor]], curvatures: Mapping[tuple[int, int], Callable[..., Tensor]]
 ) -> tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]]:
     n = range(len(slopes))
-    # as in the middle of a formula: the derivative by the cotangent is the slope itself, at infinite inputs too
-    differentiable = [first_order_within(slopes[i], [curvatures[min(i, j), max(i, j)] for j in n]) for i in n]
+    differentiable = [first_order(slopes[i], [curvatures[min(i, j), max(i, j)] for j in n]) for i in n]
     return gradients(slopes), gradients(differentiable)
 
 

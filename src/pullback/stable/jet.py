@@ -22,9 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from math import factorial, prod
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from pullback.guards import stop_gradient
 from pullback.stable.formats import working
@@ -37,13 +39,27 @@ def first_order(value: Function, slopes: Sequence[Function]) -> Function:
     """Function for graphs of a first derivative in plain eager mode; it has no other."""
 
     def function(*xs: Tensor) -> Tensor:
-        at = [x.detach() for x in xs]
-        s = _sum_of(
-            [(x - a) * slope(*at) for x, a, slope in zip(_in_sum_dtype(xs), _in_sum_dtype(at), slopes, strict=True)]
-        )
-        return value(*at) - (s.detach() - s).to(xs[0].dtype)
+        out: Tensor = _Sloped.apply(value, slopes, *xs)  # type: ignore[no-untyped-call]
+        return out
 
     return function
+
+
+class _Sloped(torch.autograd.Function):
+    """A value with given slopes."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Function, slopes: Sequence[Function], *xs: Tensor) -> Tensor:
+        ctx.slopes = slopes
+        ctx.save_for_backward(*xs)
+        return value(*xs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        xs = ctx.saved_tensors
+        wanted = zip(ctx.slopes, xs, ctx.needs_input_grad[2:], strict=True)
+        return (None, None, *(_pulled_back(g, slope(*xs), x) if needed else None for slope, x, needed in wanted))
 
 
 def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
@@ -80,21 +96,6 @@ def _broadcast(*xs: Tensor) -> torch.Size:
     return shape
 
 
-def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
-    """`first_order` for the middle of a formula: its value is right also at infinite inputs and slopes.
-
-    There s = (x − a) f₁(a) is ∞ − ∞ or 0 · ∞.
-    """
-    partials: dict[By, Function] = {(i,): slope for i, slope in enumerate(slopes)}
-
-    def function(*xs: Tensor) -> Tensor:
-        point = _ExpansionPoint(xs, torch.Tensor.detach)
-        out, s = _expanded(value, partials, point)
-        return out - (s.detach() - s).to(out.dtype)
-
-    return function
-
-
 def jet(value: Function, partials: Mapping[By, Function]) -> Function:
     """Composite form with the given derivatives; one of higher order raises a RuntimeError of PyTorch.
 
@@ -105,7 +106,7 @@ def jet(value: Function, partials: Mapping[By, Function]) -> Function:
     order = max(map(len, partials))
 
     def function(*xs: Tensor) -> Tensor:
-        point = _ExpansionPoint(xs, stop_gradient)
+        point = _ExpansionPoint(xs)
         out, s = _expanded(value, partials, point)
         s = s + _error_from(order + 1, _sum_of(point.steps))
         return out - (stop_gradient(s) - s).to(out.dtype)
@@ -123,9 +124,9 @@ class _ExpansionPoint:
         steps: 0 with derivative 1, and with derivative 0 where infinite or NaN.
     """
 
-    def __init__(self, xs: Sequence[Tensor], stop: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, xs: Sequence[Tensor]) -> None:
         self.xs = xs
-        self.at = [stop(x) for x in xs]
+        self.at = [stop_gradient(x) for x in xs]
         self.beyond = [~torch.isfinite(a) for a in self.at]
         pairs = zip(_in_sum_dtype(xs), _in_sum_dtype(self.at), self.beyond, strict=True)
         self.steps = [torch.where(beyond, 0.0, x - a) for x, a, beyond in pairs]

@@ -255,6 +255,22 @@ def test_failure_of_all_guessed_calls_is_reported():
     assert end.cases == 0
 
 
+def test_undefined_name_in_a_forward_is_not_answered_by_other_inputs():
+    class Typo(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return scael * x  # noqa: F821
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    events, _ = run(Typo)
+    assert found(events) == [("PB001", "warning", "unaudited")]
+    assert "scael" in events.findings[0].message
+    assert "--inputs" not in events.findings[0].hint
+
+
 @pytest.mark.parametrize(
     ("args", "why"),
     [

@@ -1,4 +1,4 @@
-"""Graphs of ATen ops to terms and back."""
+"""Graphs of ATen ops as terms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from pullback.graph.trace import op_name
 from pullback.ops.constants import VALUES
 from pullback.ops.lowering import Operands
 from pullback.ops.registry import BY_ATEN, CONDITIONS, OPS
-from pullback.stable.evaluate import evaluate_all
 from pullback.stable.term import CONST, Term, const, named, parse, topological, var, variables
 
 _ZERO, _ONE = const(0), const(1)
@@ -51,15 +50,6 @@ def terms_of(module: fx.GraphModule, names: Sequence[str]) -> list[Term]:
         for out in results
         if isinstance(out, fx.Node) and _torch.traced_value(out).is_floating_point()
     ]
-
-
-def to_graph(roots: Sequence[Term], names: Sequence[str], dtype: torch.dtype) -> fx.GraphModule:
-    """Graph of ATen ops that computes terms as `evaluate` does, on tensors of one shape and a dtype.
-
-    It takes the variables in the order of `names` and returns a list.
-    """
-    example = [torch.zeros(2, dtype=dtype) for _ in names]
-    return _torch.trace_ops(lambda *xs: evaluate_all(roots, dict(zip(names, xs, strict=True))), *example)
 
 
 def _of_node(node: fx.Node, found: Mapping[fx.Node, Any], like: Tensor) -> Any:

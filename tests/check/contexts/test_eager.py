@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import traceback
 import warnings
 
 import numpy as np
@@ -368,6 +369,18 @@ def test_reading_saved_tensors_twice_is_an_error_under_checkpoint():
     (finding,) = found(Twice, X, rules=["PB411"])
     assert (finding.severity, finding.verdict) == ("error", "wrong")
     assert "saved_tensors once" in finding.hint
+
+
+def test_backward_that_only_torch_autograd_grad_may_run_is_not_a_failure_of_the_audit():
+    class OnlyGrad(OldCube):
+        @staticmethod
+        def backward(ctx, g):
+            frames = traceback.extract_stack()
+            if any(frame.name == "backward" and frame.filename == torch.autograd.__file__ for frame in frames):
+                raise RuntimeError("use torch.autograd.grad")
+            return OldCube.backward(ctx, g)
+
+    assert not found(OnlyGrad, X, rules=["PB411"])
 
 
 def test_checkpoint_reveals_state_outside_the_context():

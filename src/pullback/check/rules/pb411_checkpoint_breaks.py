@@ -101,9 +101,7 @@ if TYPE_CHECKING:
 def _run(audit: Audit) -> Iterator[Finding]:
     known = settings(audit)
     # A backward that adds to `.grad` itself, which PB210 tells, gives other gradients there without a checkpoint, too.
-    alike = (
-        known if all(setting.differs(_by_backward(setting, setting.function())) is None for setting in known) else []
-    )
+    alike = known if all(_agrees_by_backward(setting) for setting in known) else []
     for way, suited in ((_NOT_REENTRANT, known), (_REENTRANT, alike)):
         found = list(compare(audit, "PB411", suited, [way]))
         yield from found

@@ -70,7 +70,7 @@ class Call:
     """The arguments of one call.
 
     Args:
-        args, kwargs: of the op.
+        args, kwargs: arguments of the op.
         grad: whether grad mode is on.
         key: `key_of` the arguments, if it is known and they hold no containers.
 

@@ -21,17 +21,17 @@ class Derived:
     """The calls of an op that is its formula.
 
     Args:
-        name: of the op.
-        formula: in torch ops.
+        name: name of the op.
+        formula: the formula, in torch ops.
         stable: whether stable forms may replace it.
-        backend: of its kernels; `None` for that of all ops.
+        backend: backend of its kernels; `None` for the one set for all ops.
         chunk: rows per chunk of a loss (`pullback.function`).
         save: which residuals its plans keep (`pullback.function`).
         sources: the user's functions, whose captures the plans guard; the formula, if none is given.
 
     Attributes:
         name, formula: as given.
-        plans: of its calls.
+        plans: plans of its calls.
         stable: its stable forms; `None` if it is to be as written.
     """
 

@@ -57,7 +57,7 @@ class Handler(Protocol):
     """A way of giving a derivative.
 
     Attributes:
-        table: of the calls that run in C++; `None` as long as there is none.
+        table: the calls that run in C++; `None` before there are any.
     """
 
     @property

@@ -30,7 +30,7 @@ class Saved:
     """A tensor that is kept between forward and backward.
 
     Attributes:
-        name: of the input, "output", "computed", or "truth values, one bit each", which are bytes of eight.
+        name: name of the input, "output", "computed", or "truth values, one bit each", which are bytes of eight.
         shape: its sizes.
         dtype: its element type.
         bytes: its size in memory.
@@ -252,7 +252,7 @@ def card(
     Args:
         title: the op's name and signature.
         kind: "derived", "relaxed" or "ruled".
-        backend: of its kernels.
+        backend: backend of its kernels.
         rules: which of "vjp" and "jvp" were given.
         relaxation: name of a relaxed op's relaxation.
         dtypes: those with stable forms; `None` for an op that uses none.

@@ -62,10 +62,10 @@ def gradients_of(
     """Return the gradient of each input, in a backward pass.
 
     Args:
-        plan: of the call.
+        plan: plan of the call.
         saved: the inputs, then the residuals that the forward computed.
-        layouts: of these in the forward.
-        cotangents: of the outputs; `None` for an output that the loss does not use.
+        layouts: their layouts in the forward.
+        cotangents: cotangents of the outputs; `None` for an output that the loss does not use.
     """
     world = dispatch.world()
     compiling = world.is_compiling
@@ -146,9 +146,9 @@ def as_saved(name: str, tensors: Sequence[Tensor], layouts: list[Layout | None])
     """Return saved tensors as kernels can read them: converted where only their dtype or layout has changed.
 
     Args:
-        name: of the op, for the error.
-        tensors: in the backward.
-        layouts: of these in the forward.
+        name: name of the op, for the error.
+        tensors: the tensors in the backward.
+        layouts: their layouts in the forward.
 
     Raises:
         DerivativeError: if one has another shape or device, or its storage is too small.

@@ -54,7 +54,7 @@ class Op:
         self.__qualname__: str = getattr(formula, "__qualname__", self.__name__)
         self._formula, self._relaxation = formula, relaxation
         self._residuals, self._backend, self._chunk, self._save = residuals, backend, chunk, save
-        self._is_stable = stable and relaxation is None and not residuals
+        self._wants_stable = stable
         self._signatures: tuple[Any, inspect.Signature] = (_defaults_of(formula), _signature_of(formula))
         self._method: Any = plain_method(self)
         self._handler: Derived | Ruled
@@ -196,7 +196,7 @@ class Op:
         pointwise is cut at its reductions, matrix products and views, and forms are searched for its pointwise parts.
 
         Args:
-            dtype: of the inputs: float32, bfloat16 or float16.
+            dtype: dtype of the inputs: float32, bfloat16 or float16.
             wide: whether a form may compute in float64: "never", "where-needed" or "always".
             domain: bounds of inputs by name; all finite numbers where the formula has a value, without.
 
@@ -329,7 +329,7 @@ class Op:
     def by_value(self) -> tuple[Callable[..., Op], tuple[Any, ...]]:
         """Return a callable and its arguments that make this op again, where no import leads to it."""
         rule, backend = self._rule, self._backend or settings.backend()
-        options = self._relaxation, self._residuals, self._is_stable, backend, self._chunk, self._save, self.__name__
+        options = self._relaxation, self._residuals, self._wants_stable, backend, self._chunk, self._save, self.__name__
         rules = None if rule is None else (rule.vjp, rule.linear, rule.jvp, rule.jvp_linear)
         return _remade, (self._formula, options, rules)
 

@@ -27,7 +27,7 @@ from pullback.graph.restricted import restricted
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower, packs_bits
 from pullback.kernels.memory import is_fresh, reusing
-from pullback.kernels.native import LoneOp, Single, is_kernel, lone_op, single
+from pullback.kernels.native import SingleKernel, SingleOp, is_kernel, single_kernel, single_op
 
 Save = Literal["min", "fast"]
 
@@ -49,17 +49,17 @@ class KernelPlan:
         backward: residuals and cotangents to gradients.
         in_ops: the backward in PyTorch's ops alone, for modes and tracers that have to see them.
         n_inputs, n_outputs: number of tensors.
-        operands: of the backward, as positions in (inputs, computed residuals).
+        operands: operands of the backward, as positions in (inputs, computed residuals).
         layouts: position of each cotangent that the backward reads, the strides with which PyTorch's kernels were
             recorded, and whether our own kernels read it, which take any strides.
         dead: positions of the outputs without a derivative.
         result: the structure of the result.
-        name: of the op.
+        name: name of the op.
         in_place: a backward that overwrites its residuals, for their last use; `None` if that saves nothing.
         next_order: the gradient as an op itself, for a backward that autograd records, by the outputs with a
             cotangent; `None` for PyTorch's kernels, where the composite form computes it.
         restricted: the plans for calls with some cotangents absent.
-        singles: the two kernels if forward and backward are one each; the forward may be one op.
+        kernel_pair: the two kernels if forward and backward are one each; the forward may be one op.
     """
 
     joint: Joint
@@ -77,7 +77,7 @@ class KernelPlan:
     in_place: Callable[..., Any] | None = None
     next_order: Callable[[Outputs], Gradients] | None = None
     restricted: RestrictedPlans | None = None
-    singles: tuple[Single | LoneOp, Single] | None = None
+    kernel_pair: tuple[SingleKernel | SingleOp, SingleKernel] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ def _kernel_plan(
     later = iter(range(n_inputs, n_inputs + len(joint.saved)))
     (forward_graph, forward), (backward_graph, backward) = lower([joint.forward, joint.backward], exact, backend)
     cotangents = backward_graph.graph.find_nodes(op="placeholder")[len(joint.saved) :]
-    one, other = single(forward_graph) or lone_op(forward_graph), single(backward_graph)
+    one, other = single_kernel(forward_graph) or single_op(forward_graph), single_kernel(backward_graph)
     ours = [all(is_kernel(user.target) for user in g.users) for g in cotangents]
     return KernelPlan(
         joint,
@@ -268,7 +268,7 @@ def _kernel_plan(
         result=Tree.of_leaves(outputs, spec),
         name=name,
         in_place=_in_place(joint, forward_graph, backward_graph),
-        singles=(one, other) if one and other else None,
+        kernel_pair=(one, other) if one and other else None,
     )
 
 
@@ -344,7 +344,7 @@ def _restricted(plan: KernelPlan, outputs: Outputs, exact: bool, backend: Backen
         layouts=tuple((i, stride, own) for (i, stride, _), own in zip(layouts, ours, strict=True)),
         in_place=None,
         next_order=None if all(joint.unused) else plan.next_order,
-        singles=None,
+        kernel_pair=None,
     )
 
 
@@ -361,7 +361,7 @@ def _by_autograd(plan: KernelPlan, outputs: Outputs, layouts: tuple[Any, ...]) -
         layouts=tuple((i, stride, False) for i, stride, _ in layouts),
         in_place=None,
         next_order=None,
-        singles=None,
+        kernel_pair=None,
     )
 
 

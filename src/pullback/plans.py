@@ -46,16 +46,16 @@ class Plans:
     """Decides how the calls of an op run.
 
     Args:
-        name: of the op.
+        name: name of the op.
         functions: returns the functions of a call.
         sources: the user's functions, whose captures are guarded.
-        backend: of the kernels; `None` for the one set for all ops.
+        backend: backend of the kernels; `None` for the one set for all ops.
         recorded: whether backwards that autograd records run by plans too.
         chunk: rows per chunk of a loss that runs by chunks; "auto" chooses by size.
 
     Attributes:
         plans: by the key of a call (`key_of`).
-        table: of the plans that run in C++ (`node.calls.table_of`), once it is made.
+        table: the plans that run in C++ (`node.calls.table_of`), once it is made.
         example: returns the arguments of a call like the first.
     """
 
@@ -144,7 +144,7 @@ class Plans:
                 if len(self.plans) >= MAX_PLANS:
                     self.plans.pop(next(iter(self.plans)))
                 self.plans[key] = plan
-                if call.key is not None and isinstance(plan, KernelPlan) and plan.singles and _asks_for_node(plan):
+                if call.key is not None and isinstance(plan, KernelPlan) and plan.kernel_pair and _asks_for_node(plan):
                     self._waiting, self._hits = 1 + len(self.plans) // 8, 0  # a table is made of all of them
                 if self.example is None and call.tensors:  # a call without any is a mistake, most likely
                     self.example = call.example()

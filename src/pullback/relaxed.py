@@ -336,7 +336,7 @@ class _Draws(_torch.DispatchMode):
     """Saves the state of each generator before its first draw.
 
     Attributes:
-        states: by generator.
+        states: state of each generator.
     """
 
     def __init__(self, name: str) -> None:

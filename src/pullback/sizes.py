@@ -27,7 +27,7 @@ from pullback.graph.symbolic import Numbers, SymbolicTrace, as_inputs, at, kind_
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend
 from pullback.kernels.inductor import ForSizes
-from pullback.kernels.native import Single, is_kernel
+from pullback.kernels.native import SingleKernel, is_kernel
 from pullback.kernels.rows import FEWEST_COLUMNS, FEWEST_ROWS
 from pullback.plan import KernelPlan, Outputs, Plan, RestrictedPlans, ValuePlan
 
@@ -202,11 +202,11 @@ def _kernels_at(plan: KernelPlan, numbers: Numbers) -> KernelPlan:
         in_place=fitted(plan.in_place),
         layouts=tuple((i, strides[i], own) for i, _, own in plan.layouts),
     )
-    if plan.singles is not None:
-        one, other = plan.singles
-        if isinstance(one, Single):
+    if plan.kernel_pair is not None:
+        one, other = plan.kernel_pair
+        if isinstance(one, SingleKernel):
             one = replace(one, kernel=fitted.kernels[id(one.kernel)])
-        here = replace(here, singles=(one, replace(other, kernel=fitted.kernels[id(other.kernel)])))
+        here = replace(here, kernel_pair=(one, replace(other, kernel=fitted.kernels[id(other.kernel)])))
     return here
 
 

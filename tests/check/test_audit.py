@@ -255,6 +255,24 @@ def test_failure_of_all_guessed_calls_is_reported():
     assert end.cases == 0
 
 
+def test_cotangent_that_is_never_read_is_reported_once():
+    events, _ = run(function(torch.sin, lambda g, x: x.cos()), normal(3), options=Options(select=("PB111",)))
+    assert [f.message for f in events.findings] == ["no gradient depends on the cotangent of output 0"]
+
+    class Sine(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.saved_tensors[0].cos()
+
+    events, _ = run(Sine, normal(3), options=Options(select=("PB111",)))
+    assert [f.message for f in events.findings] == ["backward never reads its cotangent g"]
+
+
 def test_undefined_name_in_a_forward_is_not_answered_by_other_inputs():
     class Typo(Function):
         @staticmethod
@@ -370,9 +388,9 @@ def test_doubtful_case_settles_only_doubtful_ones(monkeypatch):
     asked = []
     compare = Audit.compare
 
-    def spied(self, case, *args, settled=(), **options):
-        asked.append((case.label, case.doubtful, set(settled)))
-        return compare(self, case, *args, settled=settled, **options)
+    def spied(self, case, *args, skip_inputs=(), **options):
+        asked.append((case.label, case.doubtful, set(skip_inputs)))
+        return compare(self, case, *args, skip_inputs=skip_inputs, **options)
 
     def cases(base):
         for label, doubtful in (("odd 1", True), ("odd 2", True), ("plain 1", False), ("odd 3", True)):
@@ -382,7 +400,7 @@ def test_doubtful_case_settles_only_doubtful_ones(monkeypatch):
     monkeypatch.setattr(Audit, "compare", spied)
     monkeypatch.setattr(values, "other_values", cases)
     assert audited.variants[0].case.label == "odd 1"
-    first = [(label, settled) for label, _, settled in asked[:4]]
+    first = [(label, skip_inputs) for label, _, skip_inputs in asked[:4]]
     assert first == [("odd 1", set()), ("odd 2", {0}), ("plain 1", set()), ("odd 3", {0})]
 
 

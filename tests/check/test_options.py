@@ -24,6 +24,7 @@ BAD = [
     ({"select": "PB999"}, "select: no rule 'PB999'"),
     ({"select": "PB9"}, r"select: 'PB9' is not a rule; the families of rules are PB0, PB1, PB2, .* and PB\d"),
     ({"ignore": ["XY"]}, "ignore: no rule 'XY'; `pullback rules` lists them"),
+    ({"select": [""]}, "select names no rule; without it, all rules run"),
     ({"select": [101]}, "select takes ids of rules"),
     ({"seed": 1.5}, "seed must be an integer"),
     ({"seed": -1}, "seed must be an integer"),

@@ -148,6 +148,30 @@ def test_fix_that_stays_wrong_is_not_written(run, tmp_path):
     assert path.read_text() == HEADER + BROKEN_FORWARD
 
 
+MATRIX_PRODUCT = """
+class Product(Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return g @ b.t(), 2 * a.t() @ g
+"""
+
+
+@pytest.mark.slow
+def test_ignored_finding_of_another_context_does_not_prevent_a_fix(run, tmp_path):
+    path = tmp_path / "ops.py"
+    path.write_text(HEADER + MATRIX_PRODUCT.lstrip())
+    asked = ("ops.py", "--fix", "--unsafe-fixes")
+    assert "it still has PB413" in run(*asked).stderr
+    assert "fixed Product (ops.py:5): PB101" in run(*asked, "--ignore", "PB413").stderr
+    assert "2 * a.t()" not in path.read_text()
+
+
 def test_read_only_file_is_not_changed(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + CUBE)
@@ -156,6 +180,7 @@ def test_read_only_file_is_not_changed(run, tmp_path):
     assert result.return_value == 1
     assert "not fixed Cube (ops.py:5): " in result.stderr
     assert "is read-only" in result.stderr
+    assert "Try --fix" not in result.stdout
     assert path.read_text() == HEADER + CUBE
 
 

@@ -38,7 +38,7 @@ def compile_by_inductor(
         module: the graph.
         examples: its inputs, without values.
         is_small: whether to compute on one thread; otherwise Inductor decides.
-        options: of `standalone_compile`.
+        options: options of `standalone_compile`.
 
     Relies on `torch._inductor.standalone_compile`, its option `config_patches`, and Inductor's `compile_threads`,
     `emulate_precision_casts` and `cpp.threads`.

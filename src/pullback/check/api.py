@@ -48,7 +48,7 @@ def check(
         kwargs: the keyword arguments of that call.
         select: rules to run, by id, prefix of ids or name, e.g. "PB1" or ["PB101", "wrong-jvp"]; all by default.
         ignore: rules to leave out.
-        seed: of every random choice.
+        seed: seed of all random choices.
         budget: seconds of processor time for each function; the contract rules run whatever it is.
         deep: also run what takes long, such as Inductor.
 

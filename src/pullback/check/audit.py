@@ -107,28 +107,28 @@ class Audit(ExampleFacts):
         return list(self._compare_all())
 
     def _compare_all(self) -> Iterator[FirstOrder]:
-        settled: set[int] = set()
+        skip_inputs: set[int] = set()
         doubtful: set[int] = set()  # wrong on a case that may be no valid input: settles only others of that sort
         if self.base_result is not None:
-            settled.update(c.order for c in self.base_result.wrong if not c.is_small)
+            skip_inputs.update(c.input_index for c in self.base_result.wrong if not c.is_small)
         share = max(_BEFORE_LATE, self.elapsed() / self.options.budget + _VARIANTS_SHARE)
         for case, numeric in variants_of(self):
             if not self.has_time(share) or self._would_be_late():
                 return
             if self.leaves_out(case):
                 continue
-            others = settled | doubtful if case.doubtful else settled
+            others = skip_inputs | doubtful if case.doubtful else skip_inputs
             in_time = functools.partial(self.has_time, max(share, 1.0))
             with self.events.of_first_order(case.describe(), self.subject, case):
-                result = self.compare(case, numeric=numeric, settled=others, goes_on=in_time)
+                result = self.compare(case, numeric=numeric, skip_inputs=others, should_continue=in_time)
             if result is not None:
-                settled.update(c.order for c in result.grave)
-                doubtful.update(c.order for c in result.wrong if case.doubtful and not c.is_small)
+                skip_inputs.update(c.input_index for c in result.severe)
+                doubtful.update(c.input_index for c in result.wrong if case.doubtful and not c.is_small)
                 yield result
         if self.options.deep:
             from pullback.check.drawn import smallest_drawn  # here, since only audits in depth need hypothesis
 
-            drawn = smallest_drawn(self, settled | doubtful)
+            drawn = smallest_drawn(self, skip_inputs | doubtful)
             yield from () if drawn is None else (drawn,)
 
     def _would_be_late(self) -> bool:
@@ -149,7 +149,7 @@ class Audit(ExampleFacts):
             audit.__dict__["intent"] = self.intent
         audit.clock = self.clock
         end = self.elapsed() / self.options.budget + _WEIGHTS_SHARE
-        audit.goes_on = lambda: audit.has_time(end)
+        audit.should_continue = lambda: audit.has_time(end)
         return audit
 
     @functools.cached_property
@@ -194,9 +194,9 @@ class Audit(ExampleFacts):
         """Whether it returns a gradient for an input that its outputs do not depend on."""
         result = self.base_result
         for c in [] if result is None else result.wrong:
-            p = self.base.wrt[c.order]
+            p = self.base.wrt[c.input_index]
             other = self.base.with_values({p: 1 - 3 * self.base.values[p]})
-            if result is not None and result.gradients[c.order] is not None and self.is_valid(other):
+            if result is not None and result.gradients[c.input_index] is not None and self.is_valid(other):
                 outputs = forward(self.subject, other).outputs
                 if len(outputs) == len(self.base_run.outputs) and all(
                     map(equal_or_nan, outputs, self.base_run.outputs)
@@ -215,7 +215,11 @@ class Audit(ExampleFacts):
 
     def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
         """Why a disagreement is intended, if there is a sign of it."""
-        flat = intent.flat_in(comparison) if result is self.base_result or comparison.order in self.stairs else None
+        flat = (
+            intent.flat_in(comparison)
+            if result is self.base_result or comparison.input_index in self.staircase_inputs
+            else None
+        )
         reason = self.intent
         is_own = reason is not None and reason is self.own_intent and reason.sign == "identity"
         if is_own and not intent.is_unchanged(result.run, result.case.tensors):
@@ -299,14 +303,14 @@ class Audit(ExampleFacts):
 
     def evidence(self, result: FirstOrder, comparison: Comparison) -> Evidence:
         """Return the numbers of one disagreement."""
-        name = result.case.names[result.case.wrt[comparison.order]]
+        name = result.case.names[result.case.wrt[comparison.input_index]]
         return Evidence(
             expected=comparison.expected,
             got=comparison.got,
             error_bar=comparison.bar,
             worst_index=comparison.index,
             where=f"gradient of {name}",
-            dtype=str(result.case.tensors[comparison.order].dtype).removeprefix("torch."),
+            dtype=str(result.case.tensors[comparison.input_index].dtype).removeprefix("torch."),
             failing=comparison.failing,
             directions=comparison.compared,
         )

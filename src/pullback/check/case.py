@@ -55,7 +55,7 @@ class Case:
         extreme: holds values far outside the ordinary range.
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
         required_property: property of a guessed example without which the gradient is wrong for every guess.
-        captured: by position, the leaves that the subject captures, such as its weights.
+        captured: the leaves that the subject captures, such as its weights.
         shared: positions of tensors that another argument or the subject holds too, as a module that is passed with
             its parameters: such a tensor is passed itself, and differentiated as a weight.
         left_out: names of other differentiable tensors that it holds.
@@ -147,8 +147,8 @@ class Case:
 
     def unshared(self) -> Case:
         """Return the case with a separate tensor for each differentiated input, where one was passed twice."""
-        twins = {p for k, p in enumerate(self.wrt) if any(self.values[p] is self.values[q] for q in self.wrt[:k])}
-        return self.with_values({p: copy_tensor(self.values[p]) for p in twins}) if twins else self
+        repeated = {p for k, p in enumerate(self.wrt) if any(self.values[p] is self.values[q] for q in self.wrt[:k])}
+        return self.with_values({p: copy_tensor(self.values[p]) for p in repeated}) if repeated else self
 
     def top_level(self, count: int) -> list[int | None]:
         """Return, for each of the `count` positional arguments, its position in `values` if it is one leaf."""
@@ -172,13 +172,13 @@ class Case:
         if moved is not None:
             return *self._tree(leaves), list(moved)
         inputs: list[Tensor] = []
-        for order, position in enumerate(self.wrt):
+        for input_index, position in enumerate(self.wrt):
             twin = next(p for p in self.wrt if self.values[p] is self.values[position])
             if twin != position:
                 leaves[position] = leaves[twin]
                 inputs.append(inputs[self.wrt.index(twin)])
             else:
-                leaf = leaves[position].requires_grad_(mask is None or mask[order])
+                leaf = leaves[position].requires_grad_(mask is None or mask[input_index])
                 leaves[position] = pass_through(leaf) if self.non_leaf and position not in self.captured else leaf
                 inputs.append(leaf)
         return *self._tree(leaves), inputs

@@ -105,16 +105,16 @@ def _laid_out(draw: st.DrawFn, case: Case, position: int) -> tuple[Case, list[st
     return case.with_values({position: LAYOUTS[label][0](t)}), [f"{case.names[position]} {label}"]
 
 
-def smallest_drawn(audit: ExampleFacts, settled: Collection[int]) -> FirstOrder | None:
+def smallest_drawn(audit: ExampleFacts, skip_inputs: Collection[int]) -> FirstOrder | None:
     """Return the comparison on the smallest drawn input with a wrong gradient; `None` if there is none.
 
     The draws depend on the audit's seed alone, their number on the budget, all of which may be spent a second time.
 
     Args:
-        audit: of the subject.
-        settled: the inputs, by order, that need no comparison.
+        audit: the audit of the subject.
+        skip_inputs: indices of the inputs that need no comparison.
     """
-    tried = _Tried(audit, settled)
+    tried = _Tried(audit, skip_inputs)
     settings = hypothesis.settings(
         database=None,
         max_examples=_MOST,
@@ -139,8 +139,8 @@ class _Tried:
         found: the last comparison that is wrong; hypothesis moves on to simpler inputs only.
     """
 
-    def __init__(self, audit: ExampleFacts, settled: Collection[int]) -> None:
-        self._audit, self._settled = audit, settled
+    def __init__(self, audit: ExampleFacts, skip_inputs: Collection[int]) -> None:
+        self._audit, self._skip_inputs = audit, skip_inputs
         self._clock = Stopwatch()
         self.found: FirstOrder | None = None
 
@@ -156,7 +156,7 @@ class _Tried:
                 result = audit.compare(
                     case,
                     numeric=self._numeric(case),
-                    settled=self._settled,
+                    skip_inputs=self._skip_inputs,
                     elements=MAX_ELEMENTS if self.found is None else _FEW,
                 )
         except Raised:

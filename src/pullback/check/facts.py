@@ -22,7 +22,7 @@ from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FEW, FirstOrder, elements_for, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.recorder import Trace, trace
-from pullback.check.derivative.repeatable import Parted, Unwritten, parted, unwritten
+from pullback.check.derivative.repeatable import RunDifference, Unwritten, run_difference, unwritten
 from pullback.check.events import Events, StepEvents
 from pullback.check.purity.cuts import culprits, deliberate_stop, watch_cuts
 from pullback.check.purity.memory import Memory
@@ -52,21 +52,21 @@ class ExampleFacts:
 
     Attributes:
         subject: the audited function.
-        options: of the audit.
+        options: options of the audit.
         base: the working example, in float64 where the forward takes it.
         given: further examples from the user.
-        generator: of every random choice.
+        generator: source of all random choices.
         skip: ids of rules and descriptions of cases to leave out.
         guessed: whether the example was guessed, so that a variant may be an invalid input.
         refuted: the comparison on a guess for which the gradient is wrong, in whose place another was taken.
         memory: the subject's state before its first call, if it was recorded.
         pace: seconds that the comparison on the working example took, once it is made.
         compared_before: number of leading inputs that another audit compares.
-        goes_on: whether there is time to compare another input of the working example.
+        should_continue: whether there is time to compare another input of the working example.
     """
 
     compared_before = 0
-    goes_on: Callable[[], bool] = staticmethod(lambda: True)
+    should_continue: Callable[[], bool] = staticmethod(lambda: True)
 
     def __init__(
         self,
@@ -122,12 +122,12 @@ class ExampleFacts:
             return unwritten(self.subject, self.base)
 
     @functools.cached_property
-    def parted(self) -> Parted | None:
+    def run_difference(self) -> RunDifference | None:
         """Where two runs of the working example from the same random state differ."""
         if {_FILLED, _TWICE} & self.skip:  # the first run of the backward brought a process down: so would these
             return None
         with self.events.of_first_order(_TWICE, self.subject, self.base):
-            return parted(self.subject, self.base)
+            return run_difference(self.subject, self.base)
 
     @functools.cached_property
     def trace(self) -> Trace | None:
@@ -149,10 +149,10 @@ class ExampleFacts:
         case: Case,
         directions: int = 1,
         numeric: Case | None = None,
-        settled: Collection[int] = (),
+        skip_inputs: Collection[int] = (),
         unit: bool = False,
         elements: int = MAX_ELEMENTS,
-        goes_on: Callable[[], bool] = lambda: True,
+        should_continue: Callable[[], bool] = lambda: True,
     ) -> FirstOrder | None:
         """Compare gradient and numeric derivative on a case; `None` if it is not a valid input.
 
@@ -163,12 +163,21 @@ class ExampleFacts:
         self.cases += 1
         most = min(elements, self.elements)
         result = first_order(
-            self.subject, case, self.generator, directions, numeric, settled, unit, most, goes_on, self.is_lengthy
+            self.subject,
+            case,
+            self.generator,
+            directions,
+            numeric,
+            skip_inputs,
+            unit,
+            most,
+            should_continue,
+            self.is_slow,
         )
         known: FirstOrder | None = vars(self).get("base_result")  # which is compared before its variants
         if result is None or known is None or not case.is_variant or case.extreme:
             return result
-        return result.beside(known)
+        return result.weighed_against(known)
 
     def widened(self, case: Case) -> Case | None:
         """Return the case in the dtypes of the example, where these differ and the forward takes them."""
@@ -185,7 +194,7 @@ class ExampleFacts:
         return elements_for(seconds)
 
     @property
-    def is_lengthy(self) -> bool:
+    def is_slow(self) -> bool:
         """Whether the forward is so slow that agreement is decided by few samples."""
         return self.elements <= FEW
 
@@ -247,9 +256,11 @@ class ExampleFacts:
     @functools.cached_property
     def base_result(self) -> FirstOrder | None:
         """The comparison on the working example."""
-        settled = range(self.compared_before)
+        skip_inputs = range(self.compared_before)
         directions = min(_DIRECTIONS, self.elements)
-        found = self.compare(self.base, directions=directions, settled=settled, goes_on=self.goes_on)
+        found = self.compare(
+            self.base, directions=directions, skip_inputs=skip_inputs, should_continue=self.should_continue
+        )
         self.pace = 0.0 if found is None else found.seconds
         return found
 
@@ -293,18 +304,18 @@ class ExampleFacts:
             shown = intent.flat(self.base_result, self.subject.name)
             if declared is None and self.base_result.wrong and intent.rounds_inside(self.subject, self.base):
                 shown = intent.ROUNDED
-            if shown is None and self.base.wrt and len(self.stairs) == len(self.base.wrt):
+            if shown is None and self.base.wrt and len(self.staircase_inputs) == len(self.base.wrt):
                 shown = intent.ROUNDED if intent.rounds_inside(self.subject, self.base) else intent.FLAT
         if declared is not None and shown is not None:
             return replace(declared, sign="declared")
         return declared or shown
 
     @functools.cached_property
-    def stairs(self) -> frozenset[int]:
+    def staircase_inputs(self) -> frozenset[int]:
         """The inputs in which the forward is a staircase, among those with an inconclusive comparison."""
         compared = [] if self.base_result is None else self.base_result.comparisons
-        unknown = {c.order for c in compared if c.status == "inconclusive"}
-        return intent.stairs(self.subject, self.base) & unknown if unknown else frozenset()
+        unknown = {c.input_index for c in compared if c.status == "inconclusive"}
+        return intent.staircase_inputs(self.subject, self.base) & unknown if unknown else frozenset()
 
     def stop_gradient(self) -> Intent | None:
         """Return an intent if a callable detaches, or uses under no_grad, each input whose gradient is wrong."""
@@ -314,6 +325,6 @@ class ExampleFacts:
             return None
         with watch_cuts() as watch:
             run = forward(self.subject, self.base)
-        found = [list(culprits(watch.cuts, run.inputs[c.order])) for c in self.base_result.wrong]
+        found = [list(culprits(watch.cuts, run.inputs[c.input_index])) for c in self.base_result.wrong]
         cut = deliberate_stop(found)
         return None if cut is None else Intent("cut", f"it leaves the graph by {cut.where}")

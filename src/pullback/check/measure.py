@@ -25,7 +25,7 @@ def measure(audit: Audit, done: Collection[str], reported: Sequence[Finding]) ->
     """The context row of a subject, and the data of those plots that show one of its findings.
 
     Args:
-        audit: of the subject.
+        audit: the audit of the subject.
         done: ids of the rules that were completed.
         reported: all findings, including allowed ones.
     """
@@ -56,7 +56,7 @@ def context_row(audit: Audit, done: Collection[str], reported: Sequence[Finding]
     """The state of each context.
 
     Args:
-        audit: of the subject.
+        audit: the audit of the subject.
         done: ids of the rules that were completed.
         reported: all findings, including allowed ones.
     """
@@ -78,7 +78,7 @@ def _state(findings: Sequence[Finding], only: Rule | None) -> ContextState | Non
     """The state of a context by its findings; `None` if none of them affects it.
 
     Args:
-        findings: of the rules about the context.
+        findings: findings of the rules about the context.
         only: the rule whose infos count, if not all do: an info of the contract about complex numbers or broadcasting
             says nothing about ordinary gradients.
     """

@@ -24,7 +24,7 @@ def make_options(
     Args:
         select: rules to run, by prefixes of ids or by names, as strings or one string with commas; empty for all.
         ignore: rules to leave out.
-        seed: of every random choice.
+        seed: seed of all random choices.
         budget: seconds for each subject.
         deep: also run slow checks.
         jobs: number of concurrent subjects.
@@ -50,6 +50,8 @@ def _prefixes(option: str, given: str | Iterable[str]) -> tuple[str, ...]:
     values = [given] if isinstance(given, str) else list(given)
     if not all(isinstance(value, str) for value in values):
         raise OptionError(f"{option} takes ids of rules, as 'PB1' or 'PB101', or names, not {given!r}")
+    if not isinstance(given, str) and any(not value.strip() for value in values):
+        raise OptionError(f"{option} names no rule; without it, all rules run")
     words = [word.strip() for value in values for word in value.split(",") if word.strip()]
     return tuple(_prefix(option, word) for word in words)
 

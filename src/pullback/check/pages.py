@@ -33,7 +33,7 @@ class Page:
         name: reads as "allow NAME".
         summary: its first line.
         text: what it finds, why it hurts, its limits, a bad and a good example.
-        alias: of its static half, if a section is headed `In the source: name (PBnnn)`.
+        alias: id and name of its static half, if a section is headed `In the source: name (PBnnn)`.
     """
 
     id: str

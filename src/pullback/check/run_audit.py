@@ -86,7 +86,7 @@ def _audited(audit: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
     if audit.unwritten is not None:
         why = "the function returns memory that it never wrote"
         chosen = _for_random_values(audit, chosen, sink, "unwritten memory", why)
-    elif audit.parted is not None and not audit.parted.is_rounding:
+    elif audit.run_difference is not None and not audit.run_difference.is_rounding:
         chosen = _for_random_values(
             audit, chosen, sink, "values that differ", "two runs from the same random state differ"
         )
@@ -106,7 +106,7 @@ def run_alone(subject: Subject, options: Options, inputs: Inputs | None, events:
 
     Args:
         subject, options, inputs, events: as of `run_audit`.
-        rule, what: of the step, as they were sent to `events`.
+        rule, what: the step, as they were sent to `events`.
 
     Returns:
         Whether it was run; not if it is another kind of step.
@@ -236,7 +236,7 @@ def _only_in_domain(audit: Audit) -> Finding:
     result = audit.refuted
     assert result is not None
     worst = max(result.wrong, key=lambda c: c.weight)
-    name = result.case.names[result.case.wrt[worst.order]]
+    name = result.case.names[result.case.wrt[worst.input_index]]
     transpose = "look for a missing transpose" if fit.endswith("matrices") else "it is wrong for them"
     hint = f"if others should work too, {transpose}; if not, say so in the docstring and give inputs"
     return audit.finding(
@@ -348,8 +348,12 @@ def _left_out(weighted: Audit) -> list[str]:
     result = weighted.base_result
     if result is None or result.error is not None:
         return []
-    compared = {comparison.order for comparison in result.comparisons}
-    late = [n for order, n in enumerate(weighted.names) if order >= weighted.compared_before and order not in compared]
+    compared = {comparison.input_index for comparison in result.comparisons}
+    late = [
+        n
+        for input_index, n in enumerate(weighted.names)
+        if input_index >= weighted.compared_before and input_index not in compared
+    ]
     return [*late, *weighted.base.left_out]
 
 

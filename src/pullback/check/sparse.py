@@ -25,9 +25,9 @@ class Pattern:
     """The sparsity pattern of a tensor: the indices of its values.
 
     Attributes:
-        layout: of the tensor.
+        layout: layout of the tensor.
         indices: of a COO tensor one, of a compressed one those along the compressed dimension and along the other.
-        size: of the tensor.
+        size: size of the tensor.
     """
 
     layout: torch.layout
@@ -57,7 +57,7 @@ class OnValues:
 
         Args:
             call: takes sparse tensors.
-            patterns: of these, by position among the leaves of `(args, kwargs)`.
+            patterns: their patterns, by position among the leaves of `(args, kwargs)`.
         """
         self._call = call
         self._patterns = patterns

@@ -100,7 +100,7 @@ class Options:
     Attributes:
         select: rule id prefixes to run; empty for all.
         ignore: rule id prefixes to leave out.
-        seed: of every random choice.
+        seed: seed of all random choices.
         budget: seconds for each subject; contract rules run whatever it is.
         deep: also run slow checks: Inductor, and inputs that differ in several ways at once.
         jobs: number of concurrent subjects; by default one per usable core.
@@ -119,10 +119,10 @@ class Subject:
     """One audited function.
 
     Attributes:
-        name: in the form that the user would write.
+        name: the name as the user would write it.
         kind: see `Kind`.
         target: the object; `None` if only its source is available.
-        location: of its definition.
+        location: location of its definition.
         source: its parsed source; `None` if there is none.
         load: Python lines that bind `fn` to the callable, for reproductions.
         why_unaudited: why there is no target, in one sentence; empty otherwise.

@@ -104,7 +104,7 @@ class watch:  # noqa: N801 -- as `warnings.catch_warnings`
     Args:
         select: rule id prefixes to run, e.g. "PB1" or ["PB101", "PB4"]; all by default.
         ignore: rule id prefixes to leave out.
-        seed: of every random choice of the audit.
+        seed: seed of all random choices of the audit.
         budget: seconds of processor time for each function.
         deep: also run Inductor and search random inputs (slow).
         show: receives the report, instead of it being printed.

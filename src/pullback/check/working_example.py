@@ -170,7 +170,11 @@ def _second_comparison(audit: Audit) -> FirstOrder | None:
 def _by_status(result: FirstOrder | None, status: Status) -> set[int]:
     """Positions of the inputs with a gradient and a given status."""
     found = [] if result is None else [c for c in result.comparisons if c.status == status]
-    return {result.case.wrt[c.order] for c in found if result is not None and result.gradients[c.order] is not None}
+    return {
+        result.case.wrt[c.input_index]
+        for c in found
+        if result is not None and result.gradients[c.input_index] is not None
+    }
 
 
 def _other_guesses(base: Case, wrong: Collection[int]) -> Iterator[Case]:

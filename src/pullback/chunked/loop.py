@@ -32,7 +32,7 @@ class Differentiation:
     """Differentiation of a call.
 
     Attributes:
-        steps: by number of rows.
+        steps: step for each number of rows.
         ahead: the sums that the derivatives of the result by sums depend on, which are computed first.
         alone: whether there is one sum, which is differentiated with cotangent 1 instead.
         sums: the positions of those that are differentiated.
@@ -58,14 +58,14 @@ class ChunkedLoss:
     """A loss that runs by chunks, ready to call.
 
     Attributes:
-        name: of the op.
+        name: name of the op.
         split: the formula.
         size: number of rows of a chunk.
         composite: the formula on the tensors of a call, for higher derivatives.
-        before, after: of the split.
+        before, after: halves of the split.
         sums: shape and dtype of each.
         plain: returns kernels for the sums without gradients, by number of rows: `ahead` of them, or all.
-        differentiation: of a differentiated call.
+        differentiation: what a differentiated call needs besides.
     """
 
     name: str

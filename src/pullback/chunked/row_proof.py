@@ -87,7 +87,7 @@ class RowProof:
 
     Attributes:
         rows: number of rows.
-        marks: of the nodes so far.
+        marks: marks of the nodes so far.
         per_chunk: the graph of a chunk.
         count: the node of that graph that is the chunk's number of rows.
     """

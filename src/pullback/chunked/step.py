@@ -47,7 +47,7 @@ class StepCompiler:
         shared: the shared values, without data.
         rows: the values with rows, all of them, without data.
         live: which of both are differentiated.
-        backend: of the kernels.
+        backend: backend of the kernels.
         exact: whether the gradient must be bit-identical to PyTorch's kernels.
 
     Attributes:

@@ -38,7 +38,7 @@ def progress(activity: str, unit: str = "", is_quiet: bool = False) -> Iterator[
 
     Args:
         activity: the verb to show, e.g. "auditing".
-        unit: of the count, e.g. "functions".
+        unit: unit of the count, e.g. "functions".
         is_quiet: show nothing.
     """
     from rich.console import Console

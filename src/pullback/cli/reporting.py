@@ -44,7 +44,7 @@ _OPTIONS = (
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="Aim at this CPU time per function.",
+        help="Target CPU time per function.",
     ),
     click.option(
         "--fail-on",
@@ -116,6 +116,11 @@ class Reporting:
 
         return make_options(self.select, self.ignore, self.seed, self.budget, self.deep, self.jobs)
 
+    @property
+    def is_read_by_people(self) -> bool:
+        """Whether the report is text on standard output."""
+        return self.form == "text" and self.output is None
+
     def progress(self) -> AbstractContextManager[Progress]:
         """Show the progress of an audit, during a block."""
         return progress("auditing", "functions", is_quiet=self.quiet)
@@ -141,7 +146,7 @@ class Reporting:
 
     def show_finished(self, report: Report, known: int) -> None:
         """Show what was audited before Ctrl-C, as text only: a file, or a format for programs, is never partial."""
-        if report.subjects and self.form == "text" and self.output is None and not self.update_baseline:
+        if report.subjects and self.is_read_by_people and not self.update_baseline:
             self._show(report)
             click.echo(f"pullback: {len(report.subjects)} of {known} functions were audited", err=True)
 
@@ -151,7 +156,7 @@ class Reporting:
         from pullback.report.terminal import render
 
         console, in_full = Console(highlight=False), self.verbose
-        if self.form == "text" and self.output is None and console.is_terminal:
+        if self.is_read_by_people and console.is_terminal:
             render(report, console, in_full)
             return
         text = _text_of(report, self.form, in_full)

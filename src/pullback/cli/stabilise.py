@@ -161,7 +161,9 @@ def _ops(target: str) -> tuple[str, dict[str, Any]]:
     }
     if not parsed.name:
         if not ops:
-            raise TargetError(f"{parsed.where} defines no derived op of pullback.function")
+            raise TargetError(
+                f"{parsed.where} defines no @pullback.function without a rule, a relaxation or stable=False"
+            )
         return module.__file__, ops
     if parsed.name not in ops:
         if resolved.obj is None:

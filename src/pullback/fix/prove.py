@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pullback.check.find.target import package_of
-from pullback.check.rules import selected
+from pullback.check.rules import all_rules, selected
 from pullback.check.runner.outcome import Outcome
 from pullback.check.runner.targets import audit_targets, list_subjects
 from pullback.check.subject import Given, Options
@@ -29,7 +29,7 @@ class PatchProver:
     Args:
         file: the current one.
         before: outcomes of the audit of its functions, by line.
-        options: options of that audit; the new source is audited by every rule.
+        options: options of that audit. The new source is audited by every rule, except ignored ones without a proof.
         load: returns the source of example inputs.
         unsafe: whether to keep fixes that may go against the author's intent.
 
@@ -51,7 +51,9 @@ class PatchProver:
         self.content = file.content
         self.after: dict[int, Outcome] = {}
         self._file, self._before, self._unsafe = file, before, unsafe
-        self._options, self._load = replace(options, select=(), ignore=()), load
+        ignored = options.ignore or ("-",)
+        ignore = tuple(rule.id for rule in all_rules() if rule.id.startswith(ignored) and not rule.proves)
+        self._options, self._load = replace(options, select=(), ignore=ignore), load
         self._selected = {rule.id for rule in selected(options)}
 
     def run(self, patches: Sequence[Patch]) -> None:

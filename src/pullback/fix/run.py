@@ -91,7 +91,7 @@ def result_lines(results: Sequence[FixResult], written: bool) -> Iterator[str]:
             style = f"; not in the new style: {one.style_note}" if one.style_note else ""
             yield f"{'fixed' if written else 'would fix'} {where}: {', '.join(one.rules)}{unsafe}{style}"
         else:
-            flag = "--unsafe-fixes would: " if one.needs_flag else ""
+            flag = "needs --unsafe-fixes: " if one.needs_flag else ""
             yield f"not fixed {where}: {flag}{one.note}"
     yield _counts(results, written)
 

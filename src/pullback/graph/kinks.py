@@ -21,7 +21,7 @@ SMOOTH = frozenset([*_OTHERS.split(), *(name for name, op in _OPS if not op.kink
 """Ops that are defined everywhere and infinitely differentiable. (Comparisons are constant.)"""
 
 _ORDER = "max min amax amin aminmax median kthvalue mode cummax cummin sort topk"
-# Ops without a record are not pointwise, and stand here since `explain` alone asks about their kinks.
+# Ops without a record: most are not pointwise, and `explain` alone asks about their kinks.
 _OTHER_KINKS = {
     **{name: f"{name} where elements are equal" for name in _ORDER.split()},
     "max_pool2d_with_indices": "max pooling where elements are equal",

@@ -301,8 +301,8 @@ def _cheapest(
     """Values to save: the cheapest from which cheap ops compute all that the backward uses.
 
     Args:
-        inputs: of the forward.
-        outputs: of the forward.
+        inputs: inputs of the forward.
+        outputs: outputs of the forward.
         uses: nodes of the forward, inputs and nodes of `early` that the rest of the backward uses.
         early: nodes of the backward that do not depend on cotangents (`_early`).
         bits: whether masks are packed.

@@ -102,7 +102,7 @@ def lower(modules: Sequence[fx.GraphModule], exact: Sequence[bool], name: Backen
     Args:
         modules: the graphs.
         exact: for each graph, whether its results must be bit-identical to PyTorch's kernels.
-        name: of the backend; "native" takes precedence over `exact`.
+        name: name of the backend; "native" takes precedence over `exact`.
 
     Raises:
         RunnerError: if the backend is "native" and cannot compile.

@@ -214,7 +214,7 @@ def ahead(text: str, parts: Sequence[str], compile_in: Callable[[list[str], Path
     """Return a precompiled header; `None` where there can be none, and a kernel has to parse the text.
 
     Args:
-        text: of the header.
+        text: text of the header.
         parts: further dependences, for the hash.
         compile_in: runs the compiler with given arguments in a folder.
     """

@@ -24,7 +24,7 @@ class Compiled(ABC):
     """A compiled region, for inputs of the sizes and dtypes that it was made for and any strides.
 
     Attributes:
-        source: in C++.
+        source: C++ source.
         over: see `source.Source`.
         call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """

@@ -30,7 +30,7 @@ def layout_of(shape: Sequence[int], out: Strides, inputs: Sequence[Strides]) -> 
     """Return the rows and columns of tensors of one shape; `None` if two loops are not enough.
 
     Args:
-        shape: of all of them; broadcast inputs are expanded to it, with strides of 0.
+        shape: their shape; broadcast inputs are expanded to it, with strides of 0.
         out: strides of the outputs, which are dense.
         inputs: strides of each input.
     """

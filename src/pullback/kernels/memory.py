@@ -49,7 +49,7 @@ def reusing(module: fx.GraphModule, given: Collection[str] = ()) -> fx.GraphModu
     """Return a graph whose kernels overwrite operands without another reader; `None` if there are none.
 
     Args:
-        module: with kernels of ours.
+        module: a graph with our kernels.
         given: names of placeholders that may be overwritten, too.
     """
     graph = fx.Graph()

@@ -37,7 +37,7 @@ class Kernel(Compiled):
     """A compiled region that is not a row region.
 
     Attributes:
-        shape, stride: of the tensors; an input may have another, and sums have.
+        shape, stride: shape and stride of the tensors; an input may have another, and sums have.
         outputs: stride and dtype of each except sums.
         sums: shape, strides and dtype of each, those over rows last.
         last: the compiled function's argument after rows and columns: the number of columns of sums over rows.
@@ -277,13 +277,13 @@ def _in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
+class SingleKernel:
     """The only kernel of a graph.
 
     Attributes:
         kernel: the function to call.
-        reads: for each tensor that it reads, the placeholder of the graph.
-        writes: for each tensor that it writes, the result of the graph.
+        reads: the placeholder of each tensor that it reads.
+        writes: the result of the graph for each tensor that it writes.
     """
 
     kernel: Kernel
@@ -296,7 +296,7 @@ class Single:
         return tuple(dtype for _, dtype in self.kernel.outputs)
 
 
-def single(module: fx.GraphModule) -> Single | None:
+def single_kernel(module: fx.GraphModule) -> SingleKernel | None:
     """Return the kernel that a graph is; `None` if it has others, none, or results that no kernel writes."""
     nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
     calls = [node for node in nodes if is_kernel(node.target)]
@@ -314,17 +314,17 @@ def single(module: fx.GraphModule) -> Single | None:
         return None
     placeholders = module.graph.find_nodes(op="placeholder")
     reads = tuple(placeholders.index(node) for node in call.args)
-    return Single(kernel, reads, tuple(list(results).index(node) for node in written))
+    return SingleKernel(kernel, reads, tuple(list(results).index(node) for node in written))
 
 
 @dataclass(frozen=True, slots=True)
-class LoneOp:
+class SingleOp:
     """The only op of a graph, a pointwise op of PyTorch on tensors of one layout.
 
     Attributes:
-        name: of the op, with its overload.
-        reads: for each tensor that it reads, the placeholder of the graph.
-        dtypes: of its one output.
+        name: name of the op, with its overload.
+        reads: the placeholder of each tensor that it reads.
+        dtypes: the dtype of its one output.
         writes: the result of the graph, always the first.
     """
 
@@ -334,7 +334,7 @@ class LoneOp:
     writes: tuple[int] = (0,)
 
 
-def lone_op(module: fx.GraphModule) -> LoneOp | None:
+def single_op(module: fx.GraphModule) -> SingleOp | None:
     """Return the pointwise op that a graph is; `None` if it has others, or numbers for arguments."""
     placeholders = module.graph.find_nodes(op="placeholder")
     nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
@@ -347,7 +347,7 @@ def lone_op(module: fx.GraphModule) -> LoneOp | None:
     sizes, strides, dtype = kind_of(value_of(node))
     if any(kind_of(value_of(a))[:2] != (sizes, strides) for a in node.args):
         return None
-    return LoneOp(_torch.op_name(node.target), tuple(placeholders.index(a) for a in node.args), (dtype,))
+    return SingleOp(_torch.op_name(node.target), tuple(placeholders.index(a) for a in node.args), (dtype,))
 
 
 def _part(call: fx.Node, i: int) -> fx.Node | None:

@@ -34,10 +34,10 @@ class Region:
     """Nodes of a graph that become one kernel.
 
     Attributes:
-        shape: of each node's value.
-        device: of all of them.
+        shape: shape of each node's value.
+        device: their device.
         exact: whether each 16-bit op rounds its result, as PyTorch's kernels do.
-        nodes: in the order of the graph; sums come last.
+        nodes: the nodes in the order of the graph; sums come last.
         sums: those nodes that are sums or means over everything.
         column_sums: those that are sums or means over rows, all with the same number of columns; they come after the
             others.
@@ -81,7 +81,7 @@ def regions_of(
     """Return the regions of a graph, none of which depends on its own results; none for a graph with writes.
 
     Args:
-        graph: of ATen ops.
+        graph: graph of ATen ops.
         exact: whether regions may contain only ops that are bit-identical to PyTorch's.
         taken: nodes that other regions compute, and these regions.
         devices: device types that have kernels.
@@ -105,7 +105,7 @@ class _Growing:
     """The regions of a graph, while nodes are added to them.
 
     Attributes:
-        found: by the numbers that `Order` gives them.
+        found: regions by the numbers that `Order` gives them.
         sums: nodes that regions may take in once they have all others.
     """
 

@@ -33,8 +33,8 @@ class RowRegion:
     """Nodes of a graph that become one row kernel.
 
     Attributes:
-        shape: of the values that are reduced.
-        nodes: in the order of the graph; sums over rows come last.
+        shape: shape of the values that are reduced.
+        nodes: the nodes in the order of the graph; sums over rows come last.
         column_sums: those nodes that are sums or means over rows.
         inputs: outside nodes that they read, except constants.
         outputs: nodes that are read outside.

@@ -19,7 +19,7 @@ class Source:
     """Generated source of a kernel.
 
     Attributes:
-        text: in C++.
+        text: C++ source.
         over: pairs of an output and an input that it may overwrite if their layouts agree: they have one dtype, and no
             element is read after the one at its place is written.
     """

@@ -129,7 +129,7 @@ def declared(sums: Sequence[fx.Node], period: str, width: str) -> list[str]:
     Args:
         sums: their nodes.
         period: how many columns there are.
-        width: to how many numbers a share adds.
+        width: number of numbers that a share adds to.
     """
     types = parameters_of(sums)
     return [f"const ColumnSums<{number}> all_{name}(shares, {period}, {width});" for name, number in types.items()]
@@ -142,7 +142,7 @@ def shared_out(sums: Sequence[fx.Node], items: str, elements: str, few: str, wor
         sums: over rows.
         items: their number.
         elements: their number of elements in all.
-        few: after how many of them the last partial sums are added up.
+        few: number of them after which the last partial sums are added up.
         work: the lines for one `item`, of a `share`.
     """
     names = parameters_of(sums)

@@ -22,16 +22,16 @@ class Writer:
     """Writer of the lines that compute some nodes.
 
     Args:
-        nodes: in topological order.
+        nodes: the nodes in topological order.
         outputs: nodes that are read elsewhere.
-        names: of their operands.
+        names: names of their operands.
         exact: whether each 16-bit op rounds its result, as PyTorch's kernels do.
         short: nodes whose functions are the short ones.
-        prefix: of the generated names.
+        prefix: prefix of the generated names.
         staged: whether lines may be split into several loops, over `k`, from 0 on; else there is one loop.
 
     Attributes:
-        names: of operands and nodes.
+        names: names of operands and nodes.
         count: number of loops.
     """
 
@@ -367,7 +367,7 @@ def loops_of(
     """Return for each node the number of its loop; no loop reads results of a later one.
 
     Args:
-        nodes: in topological order.
+        nodes: the nodes in topological order.
         outputs: nodes that are stored in the loop that computes them.
         reads: the operands of a node, conditions of the enclosing branches included.
     """

@@ -2,7 +2,7 @@
 kernel or one PyTorch op as the forward.
 
 The extension is compiled on the user's machine (`pullback.node.extension`). Until it is ready, where it cannot be
-built, and for all other calls, the Function in `pullback.derived` is equivalent.
+built, and for all other calls, the Function in `pullback.kernel_function` is equivalent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pullback.call import TENSOR
 from pullback.graph.captures import Captures, missing
 from pullback.graph.identity import value_of
 from pullback.kernel_function import Layout, gradients_of
-from pullback.kernels.native import LoneOp, Single
+from pullback.kernels.native import SingleKernel, SingleOp
 from pullback.kernels.progress import noticed
 from pullback.node.extension import Extension
 from pullback.plan import KernelPlan, Plan
@@ -35,15 +35,19 @@ _MOST_TENSORS = 16
 
 def is_served(plan: Plan) -> bool:
     """Whether calls of a plan can run in C++."""
-    if not isinstance(plan, KernelPlan) or plan.singles is None or plan.n_outputs != len(plan.singles[0].writes):
+    if (
+        not isinstance(plan, KernelPlan)
+        or plan.kernel_pair is None
+        or plan.n_outputs != len(plan.kernel_pair[0].writes)
+    ):
         return False
     if any(i is None for i in plan.joint.saved) or not (plan.result.is_lone or plan.result.flat):
         return False
     if plan.result.template.count(TENSOR) != len(plan.result.template):
         return False
-    one, last = plan.singles[0], plan.singles[1].kernel
-    alike = isinstance(one, LoneOp) or (one.kernel.shape, one.kernel.stride) == (last.shape, last.stride)
-    return alike and all(len(s.reads) + len(s.writes) <= _MOST_TENSORS for s in plan.singles)
+    one, last = plan.kernel_pair[0], plan.kernel_pair[1].kernel
+    alike = isinstance(one, SingleOp) or (one.kernel.shape, one.kernel.stride) == (last.shape, last.stride)
+    return alike and all(len(s.reads) + len(s.writes) <= _MOST_TENSORS for s in plan.kernel_pair)
 
 
 def ask() -> bool:
@@ -90,8 +94,8 @@ def table_of(name: str, captures: Captures, plans: Mapping[Hashable, Plan]) -> A
 
 
 def _add(table: Any, name: str, key: Hashable, plan: KernelPlan) -> None:
-    assert plan.singles is not None
-    forward, backward = plan.singles
+    assert plan.kernel_pair is not None
+    forward, backward = plan.kernel_pair
     arguments = _arguments(key, backward)
     if arguments is None:
         return
@@ -107,7 +111,7 @@ def _add(table: Any, name: str, key: Hashable, plan: KernelPlan) -> None:
         tuple((dtype, i not in plan.dead) for i, dtype in enumerate(outputs)),
         plan.result.is_lone,
         (
-            forward.name if isinstance(forward, LoneOp) else forward.kernel.address,
+            forward.name if isinstance(forward, SingleOp) else forward.kernel.address,
             forward.reads,
             forward.writes,
             forward.dtypes,
@@ -127,7 +131,7 @@ def _add(table: Any, name: str, key: Hashable, plan: KernelPlan) -> None:
 _NONE = -1
 
 
-def _written_over(backward: Single, cotangents: Sequence[int]) -> tuple[int, ...]:
+def _written_over(backward: SingleKernel, cotangents: Sequence[int]) -> tuple[int, ...]:
     """Return for each gradient the cotangent in whose memory it may be, each once, or -1.
 
     Args:
@@ -141,7 +145,7 @@ def _written_over(backward: Single, cotangents: Sequence[int]) -> tuple[int, ...
     return tuple(taken.get(k, _NONE) for k in range(len(backward.writes)))
 
 
-def _kind(backward: Single, dtype: torch.dtype) -> Layout:
+def _kind(backward: SingleKernel, dtype: torch.dtype) -> Layout:
     """Return the `kernel_function.layout_of` of an input that owns its whole storage."""
     shape = backward.kernel.shape
     size = math.prod(shape) * dtype.itemsize
@@ -159,7 +163,7 @@ def _gradients(
     return gradients
 
 
-def _arguments(key: Hashable, backward: Single) -> tuple[tuple[Any, ...], ...] | None:
+def _arguments(key: Hashable, backward: SingleKernel) -> tuple[tuple[Any, ...], ...] | None:
     """Return for each argument of a key (`key_of`) its dtype and whether it requires grad, or its value.
 
     Return `None` for arguments in containers, and if a tensor differs from the others in shape, strides or device.

@@ -51,7 +51,7 @@ class Extension:
     """A C++ module, from one source and the headers beside it.
 
     Args:
-        source: with the function `PyInit_NAME`.
+        source: C++ with the function `PyInit_NAME`.
     """
 
     def __init__(self, source: Path, name: str) -> None:

@@ -41,7 +41,7 @@ class Lowering:
         target: the Python function that is lowered, if the op is not an op of ATen.
         operands: what it takes.
         keywords: keyword arguments that `write` takes after the positional ones.
-        latency: in additions.
+        latency: latency, in additions.
         mirrored: a function that computes f(−x) of x, with the bits of f(−x), sharing its work with f(x).
         short_error: bound on the relative error of its function in `short.h`, in units of 2⁻⁴⁴; 0 if it has none.
         in_triton: whether `functions.py` has the function too.
@@ -64,7 +64,7 @@ def call(name: str, count: int = 1, *, plain: bool = False, **given: Any) -> Low
     """Return the lowering to a function of the first `count` arguments.
 
     Args:
-        name: of the function.
+        name: name of the function.
         count: how many arguments it takes.
         plain: whether the op is left to PyTorch where other arguments are not `None`.
         **given: fields of `Lowering`.

@@ -57,8 +57,8 @@ class PointwiseOp:
         reading: an ATen call as a term.
         kink: where it is not smooth, for `explain`; empty for a smooth function.
         domain: where it is defined, for `explain`; empty if that is everywhere.
-        continuity: in each operand, wherever it is defined.
-        rounding: of its result.
+        continuity: continuity in each operand, wherever it is defined.
+        rounding: rounding of its result.
         symbol: Python's infix operator for it.
         noun: name of its result in written source, with `{}` for the name of its operand; by default, the op's name.
         is_method: whether PyTorch code calls it as a method of its first operand.
@@ -119,10 +119,10 @@ class TermOp(PointwiseOp):
     """An op of the language of terms, in operands a, b and c. Other ops of ATen are read as several of these.
 
     Attributes:
-        name: in terms and in certificates.
+        name: name in terms and certificates.
         reading: an ATen call as a term; by default, this op of the tensor arguments.
         arity: number of operands.
-        value: on tensors, op by op.
+        value: function of tensors, op by op.
         partials: the derivative by each operand, as a term. At kinks it is PyTorch's.
         ball: an enclosure on balls of `flint.arb`, and on truth values for conditions; NaN, if the ball is or may be
             outside of the domain, whose ends count as outside where the op has no finite value (`balls.py`).

@@ -64,7 +64,7 @@ class Evidence:
         dtype: dtype of that tensor.
         failing: how many of `directions` disagree.
         directions: how many directions or elements were compared.
-        unit: of `expected` and `got`, "bytes"; `None` for plain numbers.
+        unit: unit of `expected` and `got`, "bytes"; `None` for plain numbers.
     """
 
     expected: float | str | None = None
@@ -154,7 +154,7 @@ class UlpErrors:
 
     Attributes:
         of: "value" or "gradient of x".
-        dtype: of the computation.
+        dtype: dtype of the computation.
         at: the point of the largest error in each part.
         ulp: that error; `None` where the computed value is a spurious NaN, infinity or 0.
         exact: whether the reference is the exact value; otherwise it is a float64 run of the same function.

@@ -103,7 +103,7 @@ def print_infos(infos: Sequence[Finding], dropped: Sequence[Finding], console: C
     """Print the infos of all functions: unsupported contexts, intended deviations, and the ids of the rest.
 
     Args:
-        infos: of every function.
+        infos: infos of every function.
         dropped: infos about PyTorch dropping a backward, printed once.
         console: the output.
     """

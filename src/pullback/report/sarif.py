@@ -21,7 +21,7 @@ def to_sarif(report: ReportData, pages: Mapping[str, str]) -> str:
 
     Args:
         report: the result. Paths are relative to the working directory, as code hosts expect.
-        pages: of the rules, by id.
+        pages: pages of the rules, by id.
     """
     named = {finding.rule: finding.name for finding in report.findings}
     ids = sorted(named)

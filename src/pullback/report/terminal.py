@@ -115,7 +115,7 @@ def _print_end(report: ReportData, console: Console) -> None:
     """Print the limitations of the report: guessed inputs, missing imports."""
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
     if any(finding.severity == "error" for findings in guessed for finding in findings):
-        console.print("Inputs were guessed; use --inputs to give your own. Try --fix to repair this.", style="dim")
+        console.print("Inputs were guessed; use --inputs to give your own.", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         them = "it" if len(absent) == 1 else "them"
         console.print(f"{', '.join(absent)} could not be imported; the rest was audited without {them}.", style="dim")
@@ -155,10 +155,10 @@ def _print_sections(findings: Sequence[Finding], console: Console, detail: Detai
     """Print the findings of each function.
 
     Args:
-        findings: of all functions.
+        findings: findings of all functions.
         console: the output.
         detail: level of detail.
-        heading: of the only function; by default, the name of each function.
+        heading: heading for the only function; by default, each function's name.
     """
     by_place: dict[tuple[str, str | None], list[Finding]] = {}
     for finding in findings:

@@ -36,7 +36,7 @@ class Ruled:
     """The calls of an op with a rule.
 
     Args:
-        rule: of the op.
+        rule: rule of the op.
         bind: assigns the arguments of a call to the formula's parameters.
     """
 

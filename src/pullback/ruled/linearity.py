@@ -42,7 +42,7 @@ class LinearityProof:
     Attributes:
         objection: empty if it may.
         may_be_declared: whether it may with `linear=True`.
-        captures: of the rule.
+        captures: captures of the rule.
     """
 
     objection: str

@@ -54,7 +54,7 @@ class DerivativeRule:
     """A given derivative of an op.
 
     Attributes:
-        name: of the op.
+        name: name of the op.
         formula: computes the value, and with `residuals` also the rule's residuals.
         parameters: names of the formula's parameters.
         vjp: `(g, out, [saved,] *inputs, [needs=])` to the gradients of the inputs.
@@ -65,7 +65,7 @@ class DerivativeRule:
         proven: results of these proofs, for each kind of call.
         wants_needs: whether the vjp has a parameter `needs`.
         idle: positions of the parameters that the vjp never reads, or the jvp if there is no vjp.
-        captures: of the formula; `None` if not yet determined.
+        captures: captures of the formula; `None` if not yet determined.
     """
 
     name: str

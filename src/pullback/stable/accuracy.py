@@ -45,7 +45,7 @@ def accuracy(
 
     Args:
         function: a callable of one to three tensors, an op, or an `autograd.Function` class.
-        dtype: of the tensors, one or several; by default float64, float32, bfloat16 and float16.
+        dtype: dtype of the tensors, one or several; by default float64, float32, bfloat16 and float16.
         order: up to which derivatives are measured: 0, 1 or 2.
         args: values for parameters that are not to vary; others that have a default keep it.
         domain: for a variable the closed interval that it is taken from.
@@ -53,7 +53,7 @@ def accuracy(
         executor: runs the parts of an exhaustive measurement; by default they run here, one after the other.
         resume: file in which an exhaustive measurement keeps its progress, for an interruption; by default in
             the user's cache directory, until it is complete.
-        seed: of the sample.
+        seed: seed of the sample.
         on_progress: called with how many steps are done and how many there are.
 
     Raises:

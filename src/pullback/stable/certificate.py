@@ -58,14 +58,14 @@ class Certificate:
     """The stable forms of one formula for one dtype.
 
     Attributes:
-        name: of the op.
-        formula: as text of a term.
+        name: name of the op.
+        formula: the formula, as the text of a term.
         variables: its inputs, in order.
-        dtype: of the inputs, as in "float32".
+        dtype: dtype of the inputs, as in "float32".
         wide: whether float64 was allowed: "never", "where-needed" or "always".
-        device: on whose kernels it was measured.
-        made: by which versions.
-        forms: of the value and of derivatives, by the variables that these are by.
+        device: device whose kernels it was measured on.
+        made: versions that made it.
+        forms: forms of the value and the derivatives, by the variables of the derivative.
     """
 
     name: str

@@ -22,8 +22,8 @@ class Format:
     Attributes:
         dtype: PyTorch's name of it.
         mantissa: bits after the leading one.
-        min_exponent: of the smallest normal number, 2 ** min_exponent.
-        max_exponent: of the largest binade: numbers end below 2 ** (max_exponent + 1).
+        min_exponent: exponent of the smallest normal number, 2 ** min_exponent.
+        max_exponent: exponent of the largest binade: numbers end below 2 ** (max_exponent + 1).
     """
 
     dtype: torch.dtype

@@ -53,7 +53,7 @@ class Forms:
         certificates: their sources: one, or those of the formula's pointwise parts.
         rules: names of the rewrite rules used, if the quick rule pass made them.
         gradients: functions of inputs and cotangent, as values and with their first derivatives in graphs.
-        derivatives: of a pointwise formula, of first and second order, by positions of inputs in ascending order.
+        derivatives: first and second derivatives of a pointwise formula, by ascending positions of inputs.
     """
 
     value: Callable[..., Any]

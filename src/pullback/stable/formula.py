@@ -57,7 +57,7 @@ class Callee:
     """A function of one to three tensors, with its other parameters fixed.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         variables: the names of the tensors.
         formula: for an op of `pullback.function`, the function that computes its value; else the function itself.
         relaxation: for a relaxed op, the function that its derivatives are of; else `None`.
@@ -174,7 +174,7 @@ class Formula:
     """A function and its derivatives, to run and to know exactly.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         variables: the names of the tensors that it takes.
     """
 
@@ -248,9 +248,9 @@ class Formula:
         """Terms of values and derivatives up to an order; for a relaxed op those of its relaxation.
 
         Args:
-            dtype: of the tensors in the trace: the function may branch on it.
-            order: of the derivatives.
-            shapes: of these tensors; the terms must be the same for each.
+            dtype: dtype of the tensors in the trace: the function may branch on it.
+            order: order of the derivatives.
+            shapes: shapes of these tensors; the terms must be the same for each.
             derive: differentiates a term by a variable; `derivative` needs no ball arithmetic.
 
         Raises:

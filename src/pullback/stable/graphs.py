@@ -31,7 +31,7 @@ def terms_of(module: fx.GraphModule, names: Sequence[str]) -> list[Term]:
 
     Args:
         module: a graph of ATen ops, as `introspect.trace` returns.
-        names: of the inputs.
+        names: names of the inputs.
 
     Raises:
         FormulaError: if an op is not pointwise or not in the table; it is named.

@@ -90,9 +90,9 @@ def references(function: Callable[..., Any], args: Mapping[str, Any], terms: Map
     """Other terms of the quantities of a function of one variable, for float32.
 
     Args:
-        function: whose exact values the terms are.
-        args: for its parameters that do not vary.
-        terms: of its values and derivatives.
+        function: function whose exact values the terms are.
+        args: values of its parameters that do not vary.
+        terms: terms of its values and derivatives.
     """
     callee = Callee(function, args)
     found: dict[Quantity, list[Term]] = {quantity: [] for quantity in terms}

@@ -100,7 +100,7 @@ def jet(value: Function, partials: Mapping[By, Function]) -> Function:
     """Composite form with the given derivatives; one of higher order raises a RuntimeError of PyTorch.
 
     Args:
-        value: of the inputs.
+        value: the value, as a function of the inputs.
         partials: all partial derivatives up to some order, by positions of inputs in ascending order.
     """
     order = max(map(len, partials))

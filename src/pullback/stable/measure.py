@@ -35,7 +35,7 @@ class Errors:
     """Errors, point by point.
 
     Attributes:
-        ulp: in ulp, and where `subnormal` holds in distances between subnormals; 0 where no error is stated.
+        ulp: error in ulp, and where `subnormal` holds in distances between subnormals; 0 where no error is stated.
         subnormal: whether the exact value is below the normal numbers.
         stated: whether `ulp` is an error: there is an exact value, and the computed one is not spurious.
         nan: whether NaN was computed where there is an exact value.

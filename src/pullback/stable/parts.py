@@ -150,7 +150,7 @@ class PointwisePart:
     """A pointwise part of a formula.
 
     Attributes:
-        function: of the part's inputs, as written.
+        function: the part as written, a function of its inputs.
         inputs: the nodes of these inputs.
         root: the node that it computes.
         meaning: its term and the names of the inputs.

@@ -47,9 +47,9 @@ class QuickForms:
     """Forms that replace a formula and its derivatives.
 
     Attributes:
-        value: of the formula; `None` if it stays as written.
-        derivatives: of first and second order, by the positions of the variables.
-        drafts: of these derivatives.
+        value: value of the formula; `None` if it stays as written.
+        derivatives: derivatives of first and second order, by the positions of the variables.
+        drafts: drafts of these derivatives.
         steeper: whether those of first order are better than autograd's.
         rules: the rules that were applied.
     """

@@ -37,7 +37,7 @@ class Row:
     """The errors of one quantity in one dtype.
 
     Attributes:
-        dtype: as in "float32".
+        dtype: the dtype, as in "float32".
         of: "value", or the derivative: "d/dx".
         coverage: whether they are of every finite input of the dtype, or of a sample.
         summary: the errors.
@@ -56,7 +56,7 @@ class Accuracy:
     """Measured errors of a function.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         variables: its tensors.
         domain: interval of each restricted variable; the others range over all finite numbers of the dtype.
         rows: dtype by dtype, the value and then the derivatives.

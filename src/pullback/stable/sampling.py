@@ -79,9 +79,9 @@ def sample_points(
 
     Args:
         variables: their names.
-        dtype: of the points.
-        seed: of the random ones.
-        domain: of the points.
+        dtype: dtype of the points.
+        seed: seed of the random ones.
+        domain: domain of the points.
         near: points with denser sampling around them.
 
     Raises:
@@ -235,8 +235,8 @@ class TargetSamples:
     """Points, sorted by the first variable, where a target has a value.
 
     Attributes:
-        points: of each variable its values.
-        exact: of the target at these points, rounded to float64.
+        points: the values of each variable.
+        exact: exact values of the target at these points, rounded to float64.
     """
 
     points: Mapping[str, Floats]

@@ -86,7 +86,7 @@ def critical_points(target: Term, name: str, known: TargetSamples, dtype: torch.
         target: the term.
         name: its variable.
         known: samples of it; a zero between two samples with no sign in either is not found.
-        dtype: of the numbers.
+        dtype: dtype of the numbers.
     """
     x, value = known.points[name], known.exact
     with np.errstate(divide="ignore"):

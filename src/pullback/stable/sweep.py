@@ -76,9 +76,9 @@ class Basis:
     """Sources of the exact values, in numbers of points and quantities.
 
     Attributes:
-        bounded: from bounds in float64.
-        asked: from the oracle.
-        undecided: by neither.
+        bounded: settled by bounds in float64.
+        asked: settled by the oracle.
+        undecided: settled by neither.
         tested: compared with the oracle, for the bounds.
         refuted: those of them that are outside their bounds.
     """
@@ -234,7 +234,7 @@ class Ledger:
         """Read a file, or begin it.
 
         Args:
-            path: of the file.
+            path: path of the file.
             key: identity of the measurement, on one line.
 
         Raises:
@@ -300,7 +300,7 @@ def sweep(
         executor: runs the chunks; without one they run here, in sequence.
         resume: the file of finished chunks; by default one in the user's cache directory, removed at the end.
         on_progress: called with the number of finished chunks and of all.
-        chunks: which ones.
+        chunks: which chunks.
 
     Raises:
         OptionError: if the file is of another measurement, or the function cannot be sent to another process.

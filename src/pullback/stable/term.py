@@ -125,7 +125,7 @@ def parse(text: str, names: Collection[str] = ()) -> Term:
     A quotient of integers is a constant; written `div(1, 3)` it is an operation, as `neg(2)` is.
 
     Args:
-        text: in the syntax of `show`.
+        text: a term in the syntax of `show`.
         names: identifiers that are variables even in capitals.
 
     Raises:
@@ -210,7 +210,7 @@ class Poly:
     constant plus little, so the error of its sum is that of a single addition, half an ulp, and little more.
 
     Attributes:
-        coefficients: of P, from the constant up.
+        coefficients: coefficients of P, from the constant up.
         power: the order of the zero at the centre; negative for a pole.
         even: whether u = t².
         centre, rest: the centre as a sum of two floats.

@@ -57,10 +57,10 @@ class Partials:
     """The partial derivatives of a formula.
 
     Args:
-        forms: of the value, and of the first and second order.
+        forms: forms of the value, and of the first and second order.
         sources: programs and drafts of the second order.
-        meaning: of the formula.
-        dtype: of the inputs.
+        meaning: meaning of the formula.
+        dtype: dtype of the inputs.
     """
 
     def __init__(

@@ -84,8 +84,8 @@ def with_root_groups(
 
     Args:
         points: groups, a row each.
-        functions: of points in float64.
-        dtype: of the points.
+        functions: functions of float64 points.
+        dtype: dtype of the points.
     """
     firsts = [x[:, 0] for x in points]
     found: list[PointColumns] = [firsts, *(sign_changes(function, firsts) for function in functions)]
@@ -266,7 +266,7 @@ def compare(form: Evaluation, written: Evaluation, format_: Format, single: Form
     Args:
         form: results of the quick form.
         written: autograd's results for the formula as written.
-        format_: of the results.
+        format_: format of the results.
         single: float32's.
         exact: the value at a point, by its row and place; `None` if it cannot be computed.
     """

@@ -66,9 +66,9 @@ def compile_ahead(kernel: Any, device: torch.device, arguments: Sequence[Any]) -
     """Compile a kernel for a device.
 
     Args:
-        kernel: from `kernel_of`.
+        kernel: a result of `kernel_of`.
         device: a GPU.
-        arguments: of a launch, with a dtype in place of each tensor.
+        arguments: arguments of a launch, with a dtype in place of each tensor.
 
     Raises:
         RunnerError: if it cannot.

@@ -28,7 +28,7 @@ class TritonKernel:
     Triton compiles it ahead for the strides that were recorded, and for others when they are met.
 
     Attributes:
-        source: in Python, for Triton.
+        source: Python source for Triton.
         over: which outputs may be written over which inputs: none, since memory on a GPU is at hand.
         call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """

@@ -46,8 +46,8 @@ class Written:
     """The written source of a target.
 
     Attributes:
-        spec: of the Function.
-        tensors: of the example call.
+        spec: spec of the Function.
+        tensors: tensors of the example call.
         source: the source text.
     """
 

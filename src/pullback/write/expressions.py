@@ -43,7 +43,7 @@ class PrintContext:
     """Surroundings of an expression.
 
     Attributes:
-        dtype: of the example; in the text it is that of `like`.
+        dtype: dtype of the example; in the text it is that of `like`.
         like: the name of an available tensor.
         show: prints an argument of an op.
     """

@@ -28,7 +28,7 @@ class DerivativeGraph:
     """A graph of a formula together with its vjp or jvp.
 
     Attributes:
-        module: of ATen ops; returns the outputs and the derivatives.
+        module: graph of ATen ops; returns the outputs and the derivatives.
         inputs: nodes of the formula's tensors.
         seeds: nodes of the cotangents or of the tangents.
         outputs: nodes of the value.
@@ -310,8 +310,8 @@ def residuals_for(graph: DerivativeGraph, names: Mapping[fx.Node, str], with_sha
     """Residuals that the derivatives of a graph need.
 
     Args:
-        graph: of the derivative.
-        names: of the inputs and outputs that can be saved, in the order in which they are.
+        graph: graph of the derivative.
+        names: names of the inputs and outputs that can be saved, in order.
         with_shape: names of inputs whose shapes are needed besides.
     """
     results = [node for node in graph.derivatives if node is not None]

@@ -25,11 +25,11 @@ class ClassPrinter:
     """Prints one `torch.autograd.Function`.
 
     Args:
-        spec: of the Function.
-        tensors: that it was traced with.
+        spec: spec of the Function.
+        tensors: the tensors it was traced with.
         vjp: the graph of value and gradients.
         jvp: the graph of value and tangents, if there is one.
-        shapes: for which the graphs hold.
+        shapes: the shapes for which the graphs hold.
     """
 
     def __init__(

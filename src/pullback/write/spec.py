@@ -23,10 +23,10 @@ class FunctionSpec:
     """A formula and its derivative, specialised on the structure and the plain arguments of one example call.
 
     Attributes:
-        name: of the target.
-        class_name: of the Function.
+        name: name of the target.
+        class_name: class name of the Function.
         summary: the author's description, in one paragraph; may be empty.
-        names: of the tensors.
+        names: names of the tensors.
         constants: the plain arguments that the text is specialised on, by name.
         value: the formula.
         surrogate: the function that is differentiated in its place; the formula itself unless the op is relaxed.

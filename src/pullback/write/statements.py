@@ -39,7 +39,7 @@ class StatementPrinter:
     Args:
         known: names of the available nodes.
         names: source of new names.
-        dtype: of the example.
+        dtype: dtype of the example.
         like: the name of an available tensor, for its dtype and device.
         shapes: expressions for the shapes of inputs whose values are not available.
 
@@ -157,9 +157,9 @@ class GradientSlot:
     """The gradient of one input in a backward of several.
 
     Attributes:
-        node: that computes it.
-        variable: that holds it.
-        position: of the input among all arguments.
+        node: the node that computes it.
+        variable: the variable that holds it.
+        position: position of the input among all arguments.
     """
 
     node: fx.Node
@@ -174,7 +174,7 @@ def guarded_gradients(
 
     Args:
         s: the printer, with the names known so far.
-        slots: of the gradients, by the names of their inputs.
+        slots: the gradients, by the names of their inputs.
         reduced: maps a gradient as an expression, and the name of its input, to its text in the shape of the input.
         ctx: name of the context.
 

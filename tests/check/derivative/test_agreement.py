@@ -54,12 +54,12 @@ def test_tensors_equal_up_to_rounding(expected, got):
 )
 def test_first_difference_has_its_order_and_index(expected, got, index):
     found = difference([t(5.0), expected], [t(5.0), got])
-    assert (found.order, found.index) == (1, index)
+    assert (found.tensor_index, found.index) == (1, index)
 
 
 def test_worst_difference_is_returned():
     found = difference([t(1.0), t(1.0, 1.0)], [t(1.1), t(1.2, 1.5)])
-    assert (found.order, found.index, found.expected, found.got) == (1, (1,), 1.0, 1.5)
+    assert (found.tensor_index, found.index, found.expected, found.got) == (1, (1,), 1.0, 1.5)
     assert str(found) == "expected 1, got 1.5 at [1]"
 
 

@@ -14,7 +14,7 @@ from ..making import audit_of, function, normal
 def named(target, *args, order=0):
     """Return the rule that explains the wrong gradient of an input."""
     audit = audit_of(target, *args)
-    wrong = next(c for c in audit.base_result.wrong if c.order == order)
+    wrong = next(c for c in audit.base_result.wrong if c.input_index == order)
     return cause(audit, audit.base_result, wrong)
 
 

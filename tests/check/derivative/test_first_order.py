@@ -40,7 +40,7 @@ def test_right_gradient_is_ok(name):
 def test_brief_comparison_agrees_with_the_full_one(name, off, scale):
     forward, gradient = SMOOTH[name]
     fn = function(forward, lambda g, x: gradient(g, x) * (1 + off))
-    few, many = (status(fn, scale * normal(3, 5), is_brief=is_brief) for is_brief in (True, False))
+    few, many = (status(fn, scale * normal(3, 5), few_samples=few_samples) for few_samples in (True, False))
     assert few == many or "inconclusive" in few + many
 
 
@@ -66,12 +66,12 @@ def _product(wrong_by):
 def test_brief_comparison_samples_all_inputs_together():
     right, wrong = _product(0.0), _product(1e-4)
     points = [uniform(4, low=0.2, high=1.0, seed=seed) for seed in range(3)]
-    assert [c.status for c in compare(right, *points, is_brief=True).comparisons] == ["ok"] * 3
+    assert [c.status for c in compare(right, *points, few_samples=True).comparisons] == ["ok"] * 3
     assert right.calls < 15
     right.calls = 0
     assert [c.status for c in compare(right, *points).comparisons] == ["ok"] * 3
     assert right.calls > 3 * 40
-    assert [c.status for c in compare(wrong, *points, is_brief=True).comparisons] == ["ok", "wrong", "ok"]
+    assert [c.status for c in compare(wrong, *points, few_samples=True).comparisons] == ["ok", "wrong", "ok"]
 
 
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1.0005, 0.9995]))

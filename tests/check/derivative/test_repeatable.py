@@ -41,7 +41,7 @@ def found(target, *args, select=("PB1",)):
 def test_unwritten_gradient_element_is_found_every_time(shape):
     for _ in range(10):
         here = unwritten(subject_of(cosine), case_of(cosine, normal(*shape)))
-        assert (here.kind, here.order, here.index) == ("gradient", 0, tuple(n - 1 for n in shape))
+        assert (here.kind, here.tensor_index, here.index) == ("gradient", 0, tuple(n - 1 for n in shape))
 
 
 def test_fully_written_memory_is_not_reported():

@@ -27,11 +27,11 @@ def test_float64_run_uses_the_same_numbers():
     trials = list(scaled(audit.subject, audit.base))
     assert {trial.dtype for trial in trials} == {torch.float32, torch.bfloat16, torch.float16}
     for trial in trials:
-        for beside in trial.tensors:
-            assert beside.right.dtype == torch.float64
-            if beside.label == "value":
+        for result in trial.tensors:
+            assert result.right.dtype == torch.float64
+            if result.label == "value":
                 double = naive_softmax(trial.case.tensors[0].double())
-                assert torch.equal(beside.right, double)
+                assert torch.equal(result.right, double)
 
 
 def test_scalar_beside_others_and_square_matrices_are_not_scaled():

@@ -75,10 +75,10 @@ def test_601_call_that_crashed_is_not_repeated():
     noisy = drawing(lambda x: torch.from_numpy(numpy.random.standard_normal(tuple(x.shape))))
     audit = audit_of(noisy, normal(4))
     audit.skip = frozenset({"new memory filled with NaN"})
-    assert audit.parted is None
+    assert audit.run_difference is None
     audit, told = audit_of(noisy, normal(4)), Silent()
     audit.events = StepEvents(told)
-    assert audit.parted is not None
+    assert audit.run_difference is not None
     assert [what for _, what, _ in told.steps] == ["the same call twice"]
 
 

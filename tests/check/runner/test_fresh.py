@@ -84,6 +84,15 @@ def test_op_without_an_import_path():
     assert pullback.check(op, normal(3), select="PB101").ok
 
 
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize("relaxation", [None, torch.sigmoid])
+def test_op_made_again_from_its_fields_has_the_same_options(relaxation, stable):
+    op = pullback.function(derivative_of=relaxation, stable=stable, save="fast")(lambda x: x * x)
+    make, fields = op.by_value()
+    options = [(one._wants_stable, one._relaxation, one._save, one.is_stable) for one in (op, make(*fields))]
+    assert options[0] == options[1]
+
+
 @in_new
 def test_target_of_the_command_line(tmp_path, monkeypatch):
     text = f"import torch\nfrom torch.autograd import Function\n\n{inspect.getsource(Wrong)}"

@@ -49,7 +49,7 @@ def digits():
 
 def assert_equals_reference(root, points):
     (found,) = exact([root], {name: np.array(values) for name, values in points.items()})
-    assert not found.undecided.any()
+    assert not found.undecided.any(), f"{root}: its ball has to be NaN where there is no finite value"
     for high, low, *point in zip(found.high, found.low, *points.values(), strict=True):
         expected = reference.value(root, **dict(zip(points, point, strict=True)))
         assert reference.agrees(high, low, expected), (root, point, high, expected)

@@ -29,7 +29,7 @@ class Growth:
 
     Attributes:
         case: the example.
-        size: of the dimensions that are resized; every dimension of that size in the example.
+        size: size of the dimensions that are resized; every dimension of that size in the example.
         slopes, offsets: by output and dimension.
     """
 

@@ -99,7 +99,7 @@ def candidates(
     """Return the values to try for a parameter, the likeliest first; `TensorOf` and `SequenceOf` are templates.
 
     Args:
-        parameter: with its default, annotation and name.
+        parameter: the parameter, with default, annotation and name.
         hints: values that the module itself passes.
         used: how the forward uses it; if that takes a tensor, everything else comes last.
         aliases: names of the arguments that the module passes, used if its own name is no clue.

@@ -126,7 +126,7 @@ def probe(
 
     Args:
         subject: the function.
-        generator: of the values of tensors.
+        generator: source of the values of tensors.
         events: receives each call.
         flawed: whether the gradients of a call that ran have shapes that the engine silently corrects; such a
             call is taken only if none is found that has not.

@@ -176,8 +176,8 @@ def script(
     bound: set[str] = set()
     for position, value in enumerate(case.values):
         if isinstance(value, Tensor) and names[position] not in bound:
-            order = case.wrt.index(position) if position in case.wrt else None
-            asks = order is not None and (mask is None or mask[order])
+            input_index = case.wrt.index(position) if position in case.wrt else None
+            asks = input_index is not None and (mask is None or mask[input_index])
             if position in case.captured:
                 lines.append(f'{names[position]} = held["{names[position]}"].requires_grad_({asks})')
                 lines.append(bind(f"{names[position]}.data", value))

@@ -181,7 +181,7 @@ class CallChoice:
         values: for each parameter, the index of its candidate.
         shapes: for each parameter, the index of a shape for that tensor alone; `None` for the family's shape.
         family: index into `FAMILIES`.
-        dtype: of the floating tensors.
+        dtype: dtype of the floating tensors.
         differentiated: the parameters that require grad; `None` for every floating tensor.
     """
 
@@ -198,7 +198,7 @@ class CallSearch:
     Args:
         subject: the function.
         chosen: its parameters.
-        generator: of the values of tensors.
+        generator: source of the values of tensors.
     """
 
     def __init__(self, subject: Subject, chosen: Sequence[inspect.Parameter], generator: torch.Generator) -> None:
@@ -221,7 +221,7 @@ class CallSearch:
         self._has_hint = [
             p.default is not p.empty or bool(hints_from_calls(subject.source, i)) for i, p in enumerate(chosen)
         ]
-        self._settled = False
+        self._skip_inputs = False
         self._shapes = list(SHAPES)
         self._order = itertools.count()
         self._tried: set[CallChoice] = set()
@@ -235,7 +235,7 @@ class CallSearch:
         """Return the most promising call not tried yet, `None` if there is none."""
         while self._queue:
             _, cost, _, choice = heapq.heappop(self._queue)
-            if choice in self._tried or (self._settled and not self._keeps_defaults(choice)):
+            if choice in self._tried or (self._skip_inputs and not self._keeps_defaults(choice)):
                 continue
             self._tried.add(choice)
             self._current = cost, choice
@@ -246,7 +246,7 @@ class CallSearch:
         """Queue calls that differ in one respect from the last one, chosen by its result."""
         cost, choice = self._current
         if outcome.score >= Score.RAN_BACK and self._keeps_defaults(choice):
-            self._settled = True  # a default is never left once a call with it runs
+            self._skip_inputs = True  # a default is never left once a call with it runs
         lines, blamed = self._blamed(outcome)
         for other, step in self._neighbours(choice, outcome, blamed):
             self._push(other, lines, cost + step)

@@ -250,7 +250,7 @@ class Blame:
     Args:
         node: its syntax tree, with the line numbers of its code.
         code: its code object.
-        names: of its parameters.
+        names: names of its parameters.
     """
 
     def __init__(self, node: ast.FunctionDef, code: CodeType, names: Sequence[str]) -> None:

@@ -52,11 +52,11 @@ class Batch:
     def arguments(self) -> list[Tensor]:
         """Return fresh stacked tensors; those that are differentiated require grad."""
         made = []
-        for order, (slot, dim) in enumerate(zip(self.slots, self.in_dims, strict=True)):
+        for i, (slot, dim) in enumerate(zip(self.slots, self.in_dims, strict=True)):
             t = self.setting.case.values[slot[0]]
-            rows = [_example(t, k if self.varied else 0, order < self.differentiated) for k in range(3)]
+            rows = [_example(t, k if self.varied else 0, i < self.differentiated) for k in range(3)]
             stacked = t.clone() if dim is None else torch.stack(rows, dim)
-            made.append(stacked.requires_grad_(order < self.differentiated))
+            made.append(stacked.requires_grad_(i < self.differentiated))
         return made
 
     def cotangents(self) -> list[Tensor]:
@@ -115,15 +115,15 @@ class Batch:
 
     def labels(self) -> list[str]:
         """Return the labels of the results of `looped` and `mapped`."""
-        outputs = [f"value of output {order}" for order in range(len(self.setting.outputs))]
+        outputs = [f"value of output {i}" for i in range(len(self.setting.outputs))]
         return [*outputs, *(f"gradient of {name}" for name in self.setting.names)]
 
     def code(self) -> list[str]:
         """Return lines of a reproduction that print the results of the loop and of vmap."""
         names = [variables(self.setting.case)[slot[0]] for slot in self.slots]
         stacks = [
-            _stack_text(name, dim, order < self.differentiated, self.varied)
-            for order, (name, dim) in enumerate(zip(names, self.in_dims, strict=True))
+            _stack_text(name, dim, i < self.differentiated, self.varied)
+            for i, (name, dim) in enumerate(zip(names, self.in_dims, strict=True))
         ]
         return [
             *preamble(self.setting, self.slots),
@@ -183,12 +183,12 @@ def batches(setting: EagerReference) -> Iterator[tuple[Batch, list[Tensor | None
 
 def _patterns(dims: Sequence[int], differentiated: int) -> Iterator[InDims]:
     yield (0,) * len(dims)
-    other_dims = tuple(0 if order % 2 else rank for order, rank in enumerate(dims))
+    other_dims = tuple(0 if i % 2 else rank for i, rank in enumerate(dims))
     if any(other_dims):
         yield other_dims
     if len(dims) > 1:
         for alone in range(min(differentiated, _SHARED_AT_MOST)):
-            yield tuple(0 if order == alone else None for order in range(len(dims)))
+            yield tuple(0 if i == alone else None for i in range(len(dims)))
 
 
 def _example(t: Tensor, k: int, differentiated: bool) -> Tensor:

@@ -181,12 +181,12 @@ class ContextCall:
     """One context for a function.
 
     Attributes:
-        name: in the form that a user would write, e.g. "torch.func.vjp".
+        name: the name as a user would write it, e.g. "torch.func.vjp".
         run: returns the gradient of each input there.
         code: lines of a reproduction that bind `got` to that gradient, given `preamble`'s names.
         hint: what to do about a difference.
         raising: what to do about an unknown error.
-        severity: of a difference.
+        severity: severity of a difference.
         cause: cause of a difference, if known.
         context: its kind.
         refused_as: severity if it raises; by default info if PyTorch gives a clear reason, else a warning.
@@ -209,7 +209,7 @@ def compare(
     """Yield the refusals, without repeated reasons, up to the first difference.
 
     Args:
-        audit: of the subject.
+        audit: the audit of the subject.
         rule: id of the calling rule.
         known: the eager results.
         ways: the contexts.
@@ -265,8 +265,8 @@ class DifferenceText:
         name: the context.
         code: lines of the reproduction, after the case's script.
         hint: what to do.
-        severity: of the finding.
-        cause: of the difference, if known.
+        severity: severity of the finding.
+        cause: cause of the difference, if known.
         labels: labels of the compared tensors; by default the gradient of each input.
         yardstick: the reference of the context.
     """
@@ -285,7 +285,7 @@ def differing(
 ) -> Finding:
     """Build the finding that a context differs from its reference."""
     labels = text.labels or [f"gradient of {name}" for name in setting.names]
-    label = labels[different.order]
+    label = labels[different.tensor_index]
     at = subscript(different.index)
     got, expected = show(different.got), show(different.expected)
     cause = f": {text.cause}" if text.cause else ""

@@ -71,9 +71,9 @@ def pure(call: Callable[..., Any], case: Case, slots: Slots, outputs: Sequence[i
         leaves: list[Any] = list(values)
         for position in others:
             leaves[position] = leaves[position].clone()
-        for order in range(count):
-            tensor = tensors[order].clone() if copied else tensors[order]
-            for position in slots[order]:
+        for input_index in range(count):
+            tensor = tensors[input_index].clone() if copied else tensors[input_index]
+            for position in slots[input_index]:
                 leaves[position] = tensor
         args, kwargs = arrange(leaves)
         result = call(*args, **kwargs)
@@ -233,7 +233,7 @@ def setting_of(subject: Subject, case: Case) -> EagerReference | None:
         cotangents = tuple(random_like(root, generator) for root in run.roots)
         slots = slots_of(case, case.wrt)
         firsts = [case.wrt.index(slot[0]) for slot in slots]
-        gradients = vjp(run, cotangents, wrt=[run.inputs[order] for order in firsts])
+        gradients = vjp(run, cotangents, wrt=[run.inputs[input_index] for input_index in firsts])
     except Raised:
         return None
     if not cotangents:
@@ -242,7 +242,7 @@ def setting_of(subject: Subject, case: Case) -> EagerReference | None:
         subject=subject,
         case=case,
         slots=slots,
-        inputs=tuple(case.tensors[order] for order in firsts),
+        inputs=tuple(case.tensors[input_index] for input_index in firsts),
         names=tuple(case.names[slot[0]] for slot in slots),
         outputs=tuple(run.differentiable),
         form=_form(run.result),

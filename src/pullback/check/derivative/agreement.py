@@ -32,12 +32,12 @@ class TensorDifference:
     """Where two lists of tensors differ most.
 
     Attributes:
-        order: which tensor.
+        tensor_index: which tensor.
         index: which element; `None` if a tensor is missing or has another shape.
         expected, got: the values there, or a description.
     """
 
-    order: int
+    tensor_index: int
     index: tuple[int, ...] | None
     expected: float | str
     got: float | str
@@ -107,20 +107,20 @@ def difference(
     """
     worst: TensorDifference | None = None
     worst_excess = 1.0
-    for order, (e, g) in enumerate(zip(expected, got, strict=True)):
+    for tensor_index, (e, g) in enumerate(zip(expected, got, strict=True)):
         if e is None and g is None:
             continue
         e = torch.zeros_like(g) if e is None else e  # type: ignore[arg-type]
         g = torch.zeros_like(e) if g is None else g
         if e.shape != g.shape:
-            return TensorDifference(order, None, f"shape {tuple(e.shape)}", f"shape {tuple(g.shape)}")
+            return TensorDifference(tensor_index, None, f"shape {tuple(e.shape)}", f"shape {tuple(g.shape)}")
         if not e.numel():
             continue
         excess = _excess(e.detach(), g.detach(), rounding, floor)
         if float(excess.max()) > worst_excess:
             worst_excess = float(excess.max())
             index = torch.unravel_index(excess.argmax(), e.shape)
-            worst = TensorDifference(order, tuple(map(int, index)), _number(e[index]), _number(g[index]))
+            worst = TensorDifference(tensor_index, tuple(map(int, index)), _number(e[index]), _number(g[index]))
     return worst
 
 
@@ -171,11 +171,15 @@ def nonlinearity(
 
     of_g, of_h = backward(g), backward(h)
     laws = (
-        ("b(4 g) = 4 b(g)", _combine(4, of_g, 0, of_g), backward([4 * a for a in g])),
-        ("b(-g) = -b(g)", _combine(-1, of_g, 0, of_g), backward([-a for a in g])),
-        ("b(g + h) = b(g) + b(h)", _combine(1, of_g, 1, of_h), backward([a + b for a, b in zip(g, h, strict=True)])),
-        ("b(0) = 0", _combine(0, of_g, 0, of_g), backward([0 * a for a in g])),
-    )  # fmt: skip
+        ("backward(4 g) = 4 backward(g)", _combine(4, of_g, 0, of_g), backward([4 * a for a in g])),
+        ("backward(-g) = -backward(g)", _combine(-1, of_g, 0, of_g), backward([-a for a in g])),
+        (
+            "backward(g + h) = backward(g) + backward(h)",
+            _combine(1, of_g, 1, of_h),
+            backward([a + b for a, b in zip(g, h, strict=True)]),
+        ),
+        ("backward(0) = 0", _combine(0, of_g, 0, of_g), backward([0 * a for a in g])),
+    )
     for law, expected, got in laws:
         where = difference(expected, got, floor=floor)
         if where is not None:

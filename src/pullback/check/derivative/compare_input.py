@@ -35,7 +35,7 @@ _NEARBY = 64
 _NEARBY_DISTANCE = 1e-4
 
 
-def nearby_gradients(sampler: Sampler, order: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def nearby_gradients(sampler: Sampler, input_index: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the least and the greatest gradient at points around a kink.
 
     Where three elements tie, a sort may route the middle one's gradient to any of three places, though moving it up or
@@ -52,12 +52,12 @@ def nearby_gradients(sampler: Sampler, order: int, generator: torch.Generator) -
         }
         try:
             run = forward(sampler.subject, sampler.case.with_values(moved))
-            gradient = vjp(run, sampler.cotangents)[order]
+            gradient = vjp(run, sampler.cotangents)[input_index]
         except (Raised, ValueError):
             continue
         if gradient is not None:
             found.append(gradient.detach().flatten())
-    x = sampler.case.tensors[order].detach().flatten()
+    x = sampler.case.tensors[input_index].detach().flatten()
     stacked = torch.stack(found) if found else torch.full_like(x, torch.nan).unsqueeze(0)
     low, high = _real(stacked).amin(0), _real(stacked).amax(0)
     for value in _real(x).unique():  # tied elements are interchangeable
@@ -135,10 +135,10 @@ class Comparison:
     """The gradient of one input against the numeric derivative.
 
     Attributes:
-        order: which differentiated input.
+        input_index: which differentiated input.
         status: "wrong" beyond ten error bars; "inconclusive" where the bar is too wide to tell.
         expected, got, bar: at the worst element (or direction).
-        index: of the worst element; `None` if only a direction was compared.
+        index: index of the worst element; `None` if only a direction was compared.
         failing, compared: elements (or directions) that disagree, and all that were compared.
         flat: no disagreeing element changes the output at all.
         still: number of disagreeing elements that do not.
@@ -148,7 +148,7 @@ class Comparison:
         largest: the largest magnitude in the gradient.
     """
 
-    order: int
+    input_index: int
     status: Status
     expected: float = 0.0
     got: float = 0.0
@@ -191,42 +191,47 @@ class Comparison:
 
 def compare_input(
     sampler: Sampler,
-    order: int,
+    input_index: int,
     gradient: Tensor | None,
     generator: torch.Generator,
     directions: int,
     elements: int = MAX_ELEMENTS,
     within: Restriction | None = None,
 ) -> Comparison:
-    """Compare the gradient of the `order`-th input along random directions, and in case of doubt by elements.
+    """Compare the gradient of one input along random directions, and in case of doubt by elements.
 
     The directions are `within` a subspace: by default the symmetric ones at a symmetric matrix and, if the result is
     inconclusive at probabilities, those that keep their sums, since a function may be defined on these alone.
     """
-    compared = _compare(sampler, order, gradient, generator, directions, elements, within or symmetric_part)
-    if compared.status == "inconclusive" and within is None and are_probabilities(sampler.case.tensors[order]):
-        compared = _compare(sampler, order, gradient, generator, directions, elements, balanced_part)
+    compared = _compare(sampler, input_index, gradient, generator, directions, elements, within or symmetric_part)
+    if compared.status == "inconclusive" and within is None and are_probabilities(sampler.case.tensors[input_index]):
+        compared = _compare(sampler, input_index, gradient, generator, directions, elements, balanced_part)
     if gradient is None or not gradient.numel():
         return compared
     return replace(compared, largest=float(gradient.detach().abs().max()))
 
 
 def agree_together(
-    sampler: Sampler, orders: Sequence[int], gradients: Sequence[Tensor | None], generator: torch.Generator
+    sampler: Sampler, input_indices: Sequence[int], gradients: Sequence[Tensor | None], generator: torch.Generator
 ) -> bool:
     """Whether the float64 gradients of some inputs agree along one direction in all of them together.
 
     That takes few samples, however many the inputs are. An input whose gradient is below 1e-7 of the others' is lost.
     """
-    tensors = {order: sampler.case.tensors[order] for order in orders}
+    tensors = {input_index: sampler.case.tensors[input_index] for input_index in input_indices}
     if any(x.dtype != torch.float64 or not x.numel() for x in tensors.values()):
         return False
-    found = {order: torch.zeros_like(x) if (g := gradients[order]) is None else g for order, x in tensors.items()}
-    if any(found[order].shape != x.shape or found[order].dtype != x.dtype for order, x in tensors.items()):
+    found = {
+        input_index: torch.zeros_like(x) if (g := gradients[input_index]) is None else g
+        for input_index, x in tensors.items()
+    }
+    if any(
+        found[input_index].shape != x.shape or found[input_index].dtype != x.dtype for input_index, x in tensors.items()
+    ):
         return False
     directions = {k: symmetric_part(random_like(x, generator) * step_scale(x), x) for k, x in tensors.items()}
-    gradient = torch.cat([found[k].flatten() for k in orders])
-    terms = gradient * torch.cat([directions[k].flatten() for k in orders])
+    gradient = torch.cat([found[k].flatten() for k in input_indices])
+    terms = gradient * torch.cat([directions[k].flatten() for k in input_indices])
     try:
         estimate = sampler.brief_derivative(directions)
     except Raised:
@@ -237,50 +242,50 @@ def agree_together(
 
 def _compare(
     sampler: Sampler,
-    order: int,
+    input_index: int,
     gradient: Tensor | None,
     generator: torch.Generator,
     directions: int,
     elements: int,
     within: Restriction,
 ) -> Comparison:
-    x = sampler.case.tensors[order]
+    x = sampler.case.tensors[input_index]
     if not x.numel():
-        return Comparison(order, "ok")
+        return Comparison(input_index, "ok")
     if gradient is not None and gradient.shape != x.shape:
-        return Comparison(order, "ok")  # the engine's own check, or another rule, speaks of shapes
+        return Comparison(input_index, "ok")  # the engine's own check, or another rule, speaks of shapes
     scale = step_scale(x)
     results = []
     for _ in range(directions):
         direction = within(random_like(x, generator) * scale, x)
-        results.append(_compare_direction(sampler, order, gradient, direction))
+        results.append(_compare_direction(sampler, input_index, gradient, direction))
         if results[-1].status != "ok" or results[-1].kink:
-            return _compare_elements(sampler, order, gradient, generator, results[-1], elements, within)
+            return _compare_elements(sampler, input_index, gradient, generator, results[-1], elements, within)
     return max(results, key=lambda c: abs(c.expected - c.got))
 
 
-def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
+def _compare_direction(sampler: Sampler, input_index: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
     """Compare <gx, v> with the numeric derivative along one direction v."""
-    along = _DirectionalProduct(sampler, order, gradient, direction)
+    along = _DirectionalProduct(sampler, input_index, gradient, direction)
     try:
         estimate = sampler.derivative(
-            order,
+            input_index,
             direction,
             disagrees=lambda estimate: along.judge(estimate) == "wrong",
             agrees=lambda estimate: along.judge(estimate) == "ok",
         )
     except Raised:
-        return Comparison(order, "inconclusive", compared=1)
+        return Comparison(input_index, "inconclusive", compared=1)
     estimate, status = along.judged(estimate)
     low, high, bar = sampler.project(estimate)
     got = along.got
     # Quotients are compared with both numbers to a tenth of each. If these are more than half of `got` apart, none fits
     # both.
     is_far = math.isfinite(got) and max(low - got, got - high) > 0.5 * abs(got)
-    if status == "wrong" and is_far and sampler.bears_out(order, direction, got, (low + high) / 2):
+    if status == "wrong" and is_far and sampler.bears_out(input_index, direction, got, (low + high) / 2):
         status = "inconclusive"
     return Comparison(
-        order,
+        input_index,
         status,
         expected=min(max(got, low), high) if status == "ok" else (low + high) / 2,
         got=got,
@@ -302,15 +307,15 @@ class _DirectionalProduct:
         got: its value; 0 for a missing gradient.
     """
 
-    def __init__(self, sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> None:
-        self._sampler, self._order, self._gradient, self._direction = sampler, order, gradient, direction
+    def __init__(self, sampler: Sampler, input_index: int, gradient: Tensor | None, direction: Tensor) -> None:
+        self._sampler, self._input_index, self._gradient, self._direction = sampler, input_index, gradient, direction
         v = as_real(direction)
         terms = torch.zeros(1) if gradient is None else (as_real(gradient) * v)[v != 0]
         self.got, self._size = float(terms.sum()), float(terms.abs().sum())
         # Terms below the least normal number of the gradient's dtype may have been lost to underflow.
         tiny = torch.finfo((direction if gradient is None else gradient).dtype).tiny
         self._underflow, self._norm = tiny * float(v.abs().sum()), float(v.norm())
-        self._largest = float(sampler.case.tensors[order].abs().max())
+        self._largest = float(sampler.case.tensors[input_index].abs().max())
 
     def judge(self, estimate: Estimate) -> Status:
         """Compare it with an estimate of the derivative."""
@@ -324,13 +329,13 @@ class _DirectionalProduct:
         """The verdict, on a sharper estimate where that one is too blunt, and on one as coarse as a narrow dtype."""
         status = self.judge(estimate)
         if status != "ok" and bool(estimate.valid.any()):
-            refined = self._sampler.refine(self._order, self._direction, estimate)
+            refined = self._sampler.refine(self._input_index, self._direction, estimate)
             if refined is not estimate:
                 estimate, status = refined, self.judge(refined)
         if status == "wrong" and self._gradient is not None:
             epsilon = max(torch.finfo(self._gradient.dtype).eps, working_epsilon(as_real(self._gradient)))
             if epsilon > torch.finfo(torch.float64).eps:
-                estimate = self._sampler.blurred(self._order, self._direction, estimate, epsilon)
+                estimate = self._sampler.blurred(self._input_index, self._direction, estimate, epsilon)
                 status = self.judge(estimate)
         return estimate, status
 
@@ -386,7 +391,7 @@ def _judge(
 
 def _compare_elements(
     sampler: Sampler,
-    order: int,
+    input_index: int,
     gradient: Tensor | None,
     generator: torch.Generator,
     suspicion: Comparison,
@@ -394,14 +399,18 @@ def _compare_elements(
     within: Restriction,
 ) -> Comparison:
     """Compare single elements; a disagreement along a direction counts only if an element confirms it."""
-    x = sampler.case.tensors[order]
+    x = sampler.case.tensors[input_index]
     # Where a share p of many elements is wrong, n random ones are all right with probability (1 − p)ⁿ: below 5 % for 48
     # if p is 7 %, for 16 if p is 18 %.
     chosen = torch.randperm(x.numel(), generator=generator)[:most].sort().values.tolist()
-    picked, results = _by_element(sampler, order, gradient, chosen, most, within)
+    picked, results = _by_element(sampler, input_index, gradient, chosen, most, within)
     wrong = [(i, c) for i, c in results if c.status == "wrong"]
-    if wrong and gradient is not None and (any(c.kink for _, c in results) or _bent(sampler, order, results, within)):
-        low, high = nearby_gradients(sampler, order, generator)
+    if (
+        wrong
+        and gradient is not None
+        and (any(c.kink for _, c in results) or _bent(sampler, input_index, results, within))
+    ):
+        low, high = nearby_gradients(sampler, input_index, generator)
         flat = gradient.detach().flatten()
         wrong = [(i, c) for i, c in wrong if not in_hull(flat[i], low[i], high[i], (c.low, c.high))]
     if not wrong:
@@ -410,7 +419,7 @@ def _compare_elements(
         kinked = suspicion.kink or any(c.kink for _, c in results)
         if suspicion.status == "wrong" and not complete and not kinked and len(picked) >= _ENOUGH:
             return suspicion
-        return Comparison(order, "ok" if decided else "inconclusive", compared=len(results), kink=kinked)
+        return Comparison(input_index, "ok" if decided else "inconclusive", compared=len(results), kink=kinked)
     worst_index, worst = max(wrong, key=lambda item: _badness(item[1]))
     return replace(
         worst,
@@ -424,14 +433,14 @@ def _compare_elements(
 
 
 def _by_element(
-    sampler: Sampler, order: int, gradient: Tensor | None, chosen: list[int], most: int, within: Restriction
+    sampler: Sampler, input_index: int, gradient: Tensor | None, chosen: list[int], most: int, within: Restriction
 ) -> tuple[list[int], list[tuple[int, Comparison]]]:
     """Compare the gradient at chosen elements, of a complex input along both axes, while samples are left.
 
     Returns:
         The elements that were compared, and each comparison with its element.
     """
-    x = sampler.case.tensors[order]
+    x = sampler.case.tensors[input_index]
     scale = step_scale(x).flatten()
     results: list[tuple[int, Comparison]] = []
     most_samples = sampler.taken + most * SAMPLES
@@ -443,19 +452,19 @@ def _by_element(
             size = float(scale[element].abs())
             direction = torch.zeros(x.numel(), dtype=x.dtype)
             direction[element] = torch.tensor(unit * size, dtype=x.dtype)
-            found = _compare_direction(sampler, order, gradient, within(direction.reshape(x.shape), x))
+            found = _compare_direction(sampler, input_index, gradient, within(direction.reshape(x.shape), x))
             results.append((element, _per_unit(found, size)))
     return chosen, results
 
 
-def _bent(sampler: Sampler, order: int, results: list[tuple[int, Comparison]], within: Restriction) -> bool:
+def _bent(sampler: Sampler, input_index: int, results: list[tuple[int, Comparison]], within: Restriction) -> bool:
     """Whether the derivative along a mixture of elements differs from the sum of theirs: then there is none.
 
     With equal values, moving one element up or down may leave the median unchanged, while moving all does not.
     """
     # Where y is differentiable, its derivative along Σ aᵢ eᵢ is Σ aᵢ ∂y/∂xᵢ. The aᵢ are positive and neighbours differ,
     # so that the mixture moves equal elements apart.
-    x = sampler.case.tensors[order]
+    x = sampler.case.tensors[input_index]
     if x.is_complex() or len(results) < 2:
         return False
     mixture = torch.zeros(x.numel(), dtype=x.dtype)
@@ -464,7 +473,9 @@ def _bent(sampler: Sampler, order: int, results: list[tuple[int, Comparison]], w
         mixture[i] = scale[i] * _UNEQUAL[place % len(_UNEQUAL)]
     try:
         direction = within(mixture.reshape(x.shape), x)
-        estimate = sampler.derivative(order, direction, disagrees=lambda _: True, agrees=lambda e: bool(e.valid.all()))
+        estimate = sampler.derivative(
+            input_index, direction, disagrees=lambda _: True, agrees=lambda e: bool(e.valid.all())
+        )
     except Raised:
         return False
     low, high, bar = sampler.project(estimate)

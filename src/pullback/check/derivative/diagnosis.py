@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:
     """The mistake that explains a wrong gradient, as in `Rule.explains`; empty if none does."""
-    gradient = result.gradients[comparison.order]
+    gradient = result.gradients[comparison.input_index]
     if gradient is None:
         return "no gradient"
     if swapped_with(audit, result, comparison) is not None:
@@ -72,13 +72,13 @@ def overwrites(audit: Audit, case: Case) -> bool:
 
 def swapped_with(audit: Audit, result: FirstOrder, comparison: Comparison) -> int | None:
     """Return the input whose returned gradient is the right one for this input, if there is one."""
-    own = result.gradients[comparison.order]
+    own = result.gradients[comparison.input_index]
     for other, gradient in enumerate(result.gradients):
-        if other == comparison.order or gradient is None or own is None or gradient.shape != own.shape:
+        if other == comparison.input_index or gradient is None or own is None or gradient.shape != own.shape:
             continue
         if torch.equal(gradient, own):
             continue
-        if agrees(audit.subject, result, comparison.order, gradient, audit.generator):
+        if agrees(audit.subject, result, comparison.input_index, gradient, audit.generator):
             return other
     return None
 
@@ -89,13 +89,13 @@ def _is_right_conjugated(audit: Audit, result: FirstOrder, comparison: Compariso
     # another number, so only a real one decides.
     real = [torch.complex(g.real, torch.zeros_like(g.real)) if g.is_complex() else g for g in result.cotangents]
     try:
-        gradient = _vjp_afresh(audit, result, real)[comparison.order]
+        gradient = _vjp_afresh(audit, result, real)[comparison.input_index]
     except Raised:
         return False
     if gradient is None:
         return False
     conjugated = gradient.conj().resolve_conj()
-    return agrees(audit.subject, replace(result, cotangents=real), comparison.order, conjugated, audit.generator)
+    return agrees(audit.subject, replace(result, cotangents=real), comparison.input_index, conjugated, audit.generator)
 
 
 def ignored_cotangents(audit: Audit, result: FirstOrder) -> list[int]:
@@ -135,12 +135,14 @@ _HALVINGS = 8
 """Bisections between the example and a variant: the difference begins at a point known to 1/256 of the way."""
 
 
-def converges(audit: Audit, case: Case, order: int) -> bool:
+def converges(audit: Audit, case: Case, input_index: int) -> bool:
     """Whether a wrong gradient becomes right with more iterations."""
     longer = more_iterations(case)
-    others = set(range(len(case.wrt))) - {order}
-    longer_result = None if longer is None else audit.compare(longer, settled=others)
-    return longer_result is not None and any(c.order == order and c.status == "ok" for c in longer_result.comparisons)
+    others = set(range(len(case.wrt))) - {input_index}
+    longer_result = None if longer is None else audit.compare(longer, skip_inputs=others)
+    return longer_result is not None and any(
+        c.input_index == input_index and c.status == "ok" for c in longer_result.comparisons
+    )
 
 
 def may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
@@ -177,17 +179,17 @@ def grows(audit: Audit, result: FirstOrder) -> bool:
     pairs = list(zip(base.values, case.values, strict=False))
     if not case.is_variant or len(base.values) != len(case.values) or any(not _differ_in_numbers(*p) for p in pairs):
         return False
-    return any(_is_small_for_a_while(audit, case, c.order) for c in result.wrong)
+    return any(_is_small_for_a_while(audit, case, c.input_index) for c in result.wrong)
 
 
-def _is_small_for_a_while(audit: Audit, case: Case, order: int) -> bool:
+def _is_small_for_a_while(audit: Audit, case: Case, input_index: int) -> bool:
     """Whether the difference is small at the point where bisection finds the gradient to become wrong."""
     right, wrong = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (right + wrong) / 2
         way = {p: torch.lerp(audit.base.values[p], case.values[p], middle) for p in case.wrt}
         between = audit.compare(case.with_values(way))
-        found = [one for one in between.wrong if one.order == order] if between is not None else []
+        found = [one for one in between.wrong if one.input_index == input_index] if between is not None else []
         if not found:
             right = middle
         elif found[0].weight <= _ABOUT_SMALL:
@@ -223,18 +225,20 @@ def wrong_off_symmetric(audit: Audit, result: FirstOrder) -> Comparison | None:
         return None
     sampler = Sampler(audit.subject, result.case, result.run.differentiable, result.cotangents)
     for right in result.comparisons:
-        x, gradient = result.case.tensors[right.order], result.gradients[right.order]
+        x, gradient = result.case.tensors[right.input_index], result.gradients[right.input_index]
         if right.status != "ok" or gradient is None or not is_symmetric(x):
             continue
-        found = compare_input(sampler, right.order, gradient, audit.generator, 1, audit.elements, within=lambda v, x: v)
-        if found.status == "wrong" and not _uses_one_triangle(audit.subject, result, right.order):
+        found = compare_input(
+            sampler, right.input_index, gradient, audit.generator, 1, audit.elements, within=lambda v, x: v
+        )
+        if found.status == "wrong" and not _uses_one_triangle(audit.subject, result, right.input_index):
             return found
     return None
 
 
-def _uses_one_triangle(subject: Subject, result: FirstOrder, order: int) -> bool:
+def _uses_one_triangle(subject: Subject, result: FirstOrder, input_index: int) -> bool:
     """Whether a change of one triangle, above or below the diagonal, changes no output at all."""
-    position = result.case.wrt[order]
+    position = result.case.wrt[input_index]
     x = result.case.values[position]
     for side in (x.tril(-1), x.triu(1)):
         other = result.case.with_values({position: x + side + (side != 0) * 0.125})

@@ -18,7 +18,7 @@ from pullback.check.case import Case, is_differentiable
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison, agree_together, compare_input
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
-from pullback.check.derivative.sampler import Sampler, cotangent_like, random_like, twins
+from pullback.check.derivative.sampler import Sampler, cotangent_like, positions_of, random_like
 from pullback.check.subject import Subject
 from pullback.check.trial import ForwardRun, Raised, forward, vjp
 
@@ -46,7 +46,7 @@ class FirstOrder:
         gradients: one per differentiated input, `None` where the graph returned none.
         comparisons: one per differentiated input.
         error: the exception of the backward; then there is no gradient.
-        seconds: that the comparison took.
+        seconds: duration of the comparison.
     """
 
     case: Case
@@ -57,10 +57,10 @@ class FirstOrder:
     error: Raised | None = None
     seconds: float = 0.0
 
-    def beside(self, other: FirstOrder) -> FirstOrder:
+    def weighed_against(self, other: FirstOrder) -> FirstOrder:
         """The comparison of a variant, with disagreements weighed against the gradients of another case, too."""
-        largest = {c.order: c.largest for c in other.comparisons if math.isfinite(c.largest)}
-        pairs = [(c, max(c.largest, largest.get(c.order, 0.0))) for c in self.comparisons]
+        largest = {c.input_index: c.largest for c in other.comparisons if math.isfinite(c.largest)}
+        pairs = [(c, max(c.largest, largest.get(c.input_index, 0.0))) for c in self.comparisons]
         return replace(self, comparisons=[replace(c, largest=size) for c, size in pairs])
 
     @property
@@ -69,7 +69,7 @@ class FirstOrder:
         return [c for c in self.comparisons if c.status == "wrong"]
 
     @property
-    def grave(self) -> list[Comparison]:
+    def severe(self) -> list[Comparison]:
         """The disagreements that may be errors: on ordinary, valid inputs, finite and not small."""
         if self.case.extreme or self.case.doubtful:
             return []
@@ -87,25 +87,25 @@ def first_order(
     generator: torch.Generator,
     directions: int,
     numeric: Case | None = None,
-    settled: Collection[int] = (),
+    skip_inputs: Collection[int] = (),
     unit: bool = False,
     elements: int = MAX_ELEMENTS,
-    goes_on: Callable[[], bool] = lambda: True,
-    is_brief: bool = False,
+    should_continue: Callable[[], bool] = lambda: True,
+    few_samples: bool = False,
 ) -> FirstOrder | None:
     """Compare the gradient of every differentiated input of `case` with the numeric derivative.
 
     Args:
         subject: the audited function.
         case: the arguments.
-        generator: of directions and cotangents.
+        generator: source of directions and cotangents.
         directions: random directions for each input.
         numeric: the same values in the form in which the forward is sampled (contiguous, say); `case` by default.
-        settled: inputs, by order, that need no comparison.
+        skip_inputs: indices of the inputs that need no comparison.
         unit: use cotangents of ones, which are easier to read, instead of random ones, which detect more.
         elements: maximum number of elements of an input that are compared singly; fewer where this forward takes long.
-        goes_on: whether to compare one more input.
-        is_brief: take few samples where gradients agree, of all inputs together, then of each; so it is, too, where
+        should_continue: whether to compare one more input.
+        few_samples: take few samples where gradients agree, of all inputs together, then of each; so it is, too, where
             this forward takes long.
 
     Returns:
@@ -119,7 +119,7 @@ def first_order(
     except Raised:
         return None
     if (fewer := elements_for(clock.seconds())) <= FEW:  # one measurement tells no more
-        elements, is_brief = min(elements, fewer), True
+        elements, few_samples = min(elements, fewer), True
     positions = run.differentiable
     if not positions and subject.kind == "callable":
         positions = [p for p, out in enumerate(run.outputs) if is_differentiable(out)]
@@ -136,16 +136,20 @@ def first_order(
             gradients = vjp(run, cotangents)
         except Raised as error:
             return FirstOrder(case, run, cotangents, error=error)
-    sampler = Sampler(subject, numeric or case, positions, cotangents, is_brief)
-    orders = [k for k in range(len(case.wrt)) if case.wrt[k] == twins(case, k)[0] and k not in settled]
-    if is_brief and len(orders) > 1 and agree_together(sampler, orders, gradients, generator):
-        comparisons = [Comparison(k, "ok", compared=1) for k in orders]
+    sampler = Sampler(subject, numeric or case, positions, cotangents, few_samples)
+    input_indices = [
+        k for k in range(len(case.wrt)) if case.wrt[k] == positions_of(case, k)[0] and k not in skip_inputs
+    ]
+    if few_samples and len(input_indices) > 1 and agree_together(sampler, input_indices, gradients, generator):
+        comparisons = [Comparison(k, "ok", compared=1) for k in input_indices]
     else:
         comparisons = []
-        for order in orders:
-            if goes_on():
+        for input_index in input_indices:
+            if should_continue():
                 most = elements if clock.seconds() < _LONG else min(elements, FEW)
-                comparisons.append(compare_input(sampler, order, gradients[order], generator, directions, most))
+                comparisons.append(
+                    compare_input(sampler, input_index, gradients[input_index], generator, directions, most)
+                )
         comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
     return FirstOrder(case, run, cotangents, gradients, comparisons, seconds=clock.seconds())
 
@@ -167,7 +171,7 @@ def _unless_noise(
     Terms that cancel, as in a norm over two elements, have a rounding error of their own size, which nothing else
     measures.
     """
-    gradient = gradients[c.order]
+    gradient = gradients[c.input_index]
     if c.status != "wrong" or gradient is None or gradient.dtype.itemsize != 2 or not math.isfinite(c.got):
         return c
     # A gradient that is exact for inputs a rounding away is as good as the dtype allows (the backward is backward
@@ -180,7 +184,7 @@ def _unless_noise(
         nudged = {id(t): t + epsilon * t * random_like(t.abs(), generator) for t in case.tensors}
         moved = case.with_values({p: nudged[id(case.values[p])] for p in case.wrt})
         try:
-            there = vjp(forward(subject, moved), cotangents)[c.order]
+            there = vjp(forward(subject, moved), cotangents)[c.input_index]
         except Raised:
             return c
         if there is not None and there.shape == gradient.shape:
@@ -188,18 +192,22 @@ def _unless_noise(
     return replace(c, status="inconclusive") if c.gap <= _OF_NOISE * spread else c
 
 
-def agrees(subject: Subject, result: FirstOrder, order: int, gradient: Tensor, generator: torch.Generator) -> bool:
-    """Whether `gradient` would be the right one for the `order`-th input of a case."""
+def agrees(
+    subject: Subject, result: FirstOrder, input_index: int, gradient: Tensor, generator: torch.Generator
+) -> bool:
+    """Whether `gradient` would be the right one for an input of a case."""
     sampler = Sampler(subject, result.case, result.run.differentiable, result.cotangents)
-    return compare_input(sampler, order, gradient, generator, directions=2).status == "ok"
+    return compare_input(sampler, input_index, gradient, generator, directions=2).status == "ok"
 
 
-def moves_output(subject: Subject, result: FirstOrder, order: int, output: int, generator: torch.Generator) -> bool:
+def moves_output(
+    subject: Subject, result: FirstOrder, input_index: int, output: int, generator: torch.Generator
+) -> bool:
     """Whether the `output`-th differentiable output changes, to first order, with the `order`-th input."""
     position = result.run.differentiable[output]
     sampler = Sampler(subject, result.case, [position], [result.cotangents[output]])
-    direction = random_like(result.case.tensors[order], generator)
-    return _moves(sampler.derivative(order, direction, disagrees=_moves))
+    direction = random_like(result.case.tensors[input_index], generator)
+    return _moves(sampler.derivative(input_index, direction, disagrees=_moves))
 
 
 def _moves(estimate: Estimate) -> bool:

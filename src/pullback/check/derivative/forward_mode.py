@@ -29,7 +29,7 @@ NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class JvpDisagreement:
-    """The element of a tangent, along `direction` of the `order`-th input, farthest from the numeric derivative.
+    """The element of a tangent, along `direction` of an input, farthest from the numeric derivative.
 
     `decided` is false if no element of any output has a numeric derivative with a small enough error bar.
     """
@@ -39,7 +39,7 @@ class JvpDisagreement:
     expected: float
     got: float
     bar: float
-    order: int
+    input_index: int
     direction: Tensor
     decided: bool = True
 
@@ -59,8 +59,8 @@ def tangents(subject: Subject, case: Case, directions: dict[int, Tensor]) -> lis
     """
     with fwad.dual_level():
         duals = [
-            fwad.make_dual(t.clone(), directions[order].clone()) if order in directions else t.clone()
-            for order, t in enumerate(case.tensors)
+            fwad.make_dual(t.clone(), directions[input_index].clone()) if input_index in directions else t.clone()
+            for input_index, t in enumerate(case.tensors)
         ]
         with torch.enable_grad():
             run = forward(subject, case, moved=duals)
@@ -73,17 +73,17 @@ def tangents(subject: Subject, case: Case, directions: dict[int, Tensor]) -> lis
         return found
 
 
-def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
+def jvp_disagreement(audit: Audit, input_index: int) -> JvpDisagreement | None:
     """Compare the tangent along a random direction of one input with the numeric derivative.
 
     `None` where they agree, or where there is no tangent.
     """
     if not has_jvp(audit.subject):
         return None
-    x = audit.base.tensors[order]
+    x = audit.base.tensors[input_index]
     direction = direction_like(x, audit.generator)
     try:
-        found = tangents(audit.subject, audit.base, {order: direction})
+        found = tangents(audit.subject, audit.base, {input_index: direction})
     except Raised:
         return None
     marked = {p for p, out in enumerate(audit.base_run.outputs) if is_differentiable(out)}
@@ -92,24 +92,24 @@ def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
     for rank in in_graph:
         primal, tangent = found[rank]
         got = as_real(torch.zeros_like(primal) if tangent is None else tangent)
-        estimate = _estimate(audit, order, direction, rank, got)
+        estimate = _estimate(audit, input_index, direction, rank, got)
         worst = _worst_element(estimate, got, direction.dtype)
         if worst is not None:
             position, expected, bar = worst
             shape = torch.view_as_real(primal).shape if primal.is_complex() else primal.shape
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(position), shape)) if shape else ()
-            return JvpDisagreement(rank, index, expected, float(got[position]), bar, order, direction)
+            return JvpDisagreement(rank, index, expected, float(got[position]), bar, input_index, direction)
         undecided.append(bool(got.numel()) and bool(_blurred(estimate, got, _UNDECIDED).all()))
     if undecided and all(undecided):
-        return JvpDisagreement(in_graph[0], (), torch.nan, torch.nan, torch.nan, order, direction, decided=False)
+        return JvpDisagreement(in_graph[0], (), torch.nan, torch.nan, torch.nan, input_index, direction, decided=False)
     return None
 
 
-def _estimate(audit: Audit, order: int, direction: Tensor, rank: int, got: Tensor) -> Estimate:
+def _estimate(audit: Audit, input_index: int, direction: Tensor, rank: int, got: Tensor) -> Estimate:
     relaxation = audit.subject.relaxation
 
     def curve(t: float) -> Tensor:
-        moved = [x + t * direction if o == order else x for o, x in enumerate(audit.base.tensors)]
+        moved = [x + t * direction if o == input_index else x for o, x in enumerate(audit.base.tensors)]
         outs = [
             o for o in forward(audit.subject, audit.base, moved=moved, call=relaxation).outputs if is_differentiable(o)
         ]

@@ -115,7 +115,7 @@ class Intent:
     Attributes:
         sign: "declared", "worded", "identity", "flat", "rounded", "bound" or "cut". An intent that is only worded, in a
             name or a docstring, excuses nothing in a smooth function.
-        reason: in words, for the finding.
+        reason: the reason in words, for the finding.
     """
 
     sign: str
@@ -233,7 +233,7 @@ def rounds_inside(subject: Subject, case: Case) -> bool:
     return len(moves) == 2 and moves[0] < _LITTLE and moves[1] > 1 - _LITTLE
 
 
-def stairs(subject: Subject, case: Case) -> frozenset[int]:
+def staircase_inputs(subject: Subject, case: Case) -> frozenset[int]:
     """Return the differentiated inputs that may change by 10⁻⁶ of themselves while hardly an output moves.
 
     Differences that reach over the steps of a quantiser tell neither that it is flat nor what its slope is.
@@ -246,7 +246,7 @@ def stairs(subject: Subject, case: Case) -> frozenset[int]:
     if bool((here == here[:1]).all()):
         return frozenset()  # a constant
     still = [x.shape == here.shape and float((x != here).double().mean()) < _LITTLE for x in there]
-    return frozenset(order for order, is_still in enumerate(still) if is_still)
+    return frozenset(input_index for input_index, is_still in enumerate(still) if is_still)
 
 
 def _outputs(subject: Subject, case: Case, factor: float, scaled: Collection[int] | None = None) -> Tensor:
@@ -270,10 +270,10 @@ def bound(result: FirstOrder, name: str) -> Intent | None:
     if "relu" in name.lower() or len(result.run.outputs) != 1:
         return None
     out = result.run.outputs[0].detach()
-    given = [c for c in result.wrong if result.gradients[c.order] is not None]
+    given = [c for c in result.wrong if result.gradients[c.input_index] is not None]
     others = [v for v in result.case.values if isinstance(v, Tensor)]
     for comparison in given:
-        x = result.run.inputs[comparison.order].detach()
+        x = result.run.inputs[comparison.input_index].detach()
         if x.shape != out.shape or not comparison.flat or not _is_clamp(x, out, others):
             return None
     if not given:
@@ -288,7 +288,7 @@ def is_one_sided(result: FirstOrder) -> bool:
     """
     out = result.run.outputs[0].detach()
     for comparison in result.wrong:
-        x, gradient = result.run.inputs[comparison.order].detach(), result.gradients[comparison.order]
+        x, gradient = result.run.inputs[comparison.input_index].detach(), result.gradients[comparison.input_index]
         if gradient is None or x.shape != out.shape:
             continue
         held = out != x

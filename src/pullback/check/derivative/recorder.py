@@ -25,7 +25,7 @@ class Recorded:
     """One call of `backward`.
 
     Attributes:
-        cotangents: as received; `None` where unmaterialised.
+        cotangents: the cotangents received; `None` where unmaterialised.
         needs: `ctx.needs_input_grad`.
         returned: the results, as a tuple.
         places: the devices that they were on; `None` for what is not a tensor.
@@ -46,7 +46,7 @@ def recording(subject: Subject, inside: AbstractContextManager[Any] | None = Non
     """Record every call of the backward of a Function subject; of other subjects nothing is recorded.
 
     Args:
-        subject: whose backward.
+        subject: the subject whose backward runs.
         inside: a context, to be entered more than once, that each call runs in.
     """
     calls: list[Recorded] = []

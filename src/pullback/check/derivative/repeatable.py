@@ -25,12 +25,12 @@ from pullback.dtypes import has_derivative
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class RunDifference:
     """Difference of two runs from the same state of PyTorch's and Python's generators.
 
     Attributes:
         what: "output" or "gradient".
-        where: which one, and the two values.
+        where: which element, and the two values.
         is_rounding: whether the difference is no larger than another order of the same operations would cause.
         by_numpy: whether they agree once NumPy's generator starts from the same state, too.
         adds_up: whether a third gradient is as far from the second as that is from the first.
@@ -47,7 +47,7 @@ _Run = tuple[Sequence[Tensor | None], Sequence[Tensor | None] | None]
 """The floating outputs, and the gradients unless the backward raised."""
 
 
-def parted(subject: Subject, case: Case) -> Parted | None:
+def run_difference(subject: Subject, case: Case) -> RunDifference | None:
     """Run forward and backward twice and return where the runs differ; `None` if they agree bit for bit."""
     try:
         runs = _run_seeded(subject, case), _run_seeded(subject, case)
@@ -62,7 +62,7 @@ def parted(subject: Subject, case: Case) -> Parted | None:
         numpy.random.set_state(state)
     except Raised:
         return None
-    return Parted(*found, by_numpy, adds_up)
+    return RunDifference(*found, by_numpy, adds_up)
 
 
 def _adds_up(runs: Sequence[Sequence[Tensor | None] | None]) -> bool:
@@ -112,13 +112,13 @@ class Unwritten:
     """Where a result exposes memory that was never written.
 
     Attributes:
-        kind: of an output of the forward, or of a gradient.
-        order: which output, or which input's gradient.
+        kind: whether it is an output of the forward or a gradient.
+        tensor_index: which output, or which input's gradient.
         index: its first element that was never written.
     """
 
     kind: Literal["output", "gradient"]
-    order: int
+    tensor_index: int
     index: tuple[int, ...]
 
 
@@ -167,10 +167,10 @@ def _first(
     kind: Literal["output", "gradient"], filled: Sequence[Tensor | None], usual: Sequence[Tensor | None]
 ) -> Unwritten | None:
     """Return the first element that is NaN where fresh memory is, and only there."""
-    for order, (there, here) in enumerate(zip(filled, usual, strict=False)):
+    for tensor_index, (there, here) in enumerate(zip(filled, usual, strict=False)):
         if there is None or here is None or there.shape != here.shape:
             continue
         where = (there.isnan() & ~here.isnan()).nonzero()
         if len(where):
-            return Unwritten(kind, order, tuple(where[0].tolist()))
+            return Unwritten(kind, tensor_index, tuple(where[0].tolist()))
     return None

@@ -28,7 +28,7 @@ class Sampler:
 
     Attributes:
         taken: samples so far.
-        is_brief: whether few samples are enough for an agreement.
+        few_samples: whether few samples are enough for an agreement.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Sampler:
         case: Case,
         positions: Sequence[int],
         cotangents: Sequence[Tensor],
-        is_brief: bool = False,
+        few_samples: bool = False,
     ) -> None:
         self.subject = subject
         self.call = subject.relaxation or subject.called
@@ -47,18 +47,22 @@ class Sampler:
         self.weights = torch.cat([as_real(g) for g in cotangents])
         self.analytic: bool | None = None
         self.taken = 0
-        self.is_brief = is_brief
+        self.few_samples = few_samples
 
-    def sample(self, order: int, change: Tensor, imaginary: bool = False) -> Tensor:
-        """Return every output, as one real vector, with `change` added to the `order`-th input.
+    def sample(self, input_index: int, change: Tensor, imaginary: bool = False) -> Tensor:
+        """Return every output, as one real vector, with `change` added to one input.
 
         With `imaginary`, everything is made complex, and the imaginary parts of the outputs are returned.
         """
-        return self._sample({order: change}, imaginary)
+        return self._sample({input_index: change}, imaginary)
 
     def _sample(self, changes: Mapping[int, Tensor], imaginary: bool = False) -> Tensor:
         self.taken += 1
-        changed = {position: change for order, change in changes.items() for position in twins(self.case, order)}
+        changed = {
+            position: change
+            for input_index, change in changes.items()
+            for position in positions_of(self.case, input_index)
+        }
         dtype = next(iter(changes.values())).dtype
         moved = [
             t + changed[position] if position in changed else (t.to(dtype) if imaginary else t)
@@ -75,24 +79,24 @@ class Sampler:
 
     def derivative(
         self,
-        order: int,
+        input_index: int,
         direction: Tensor,
         disagrees: Callable[[Estimate], bool],
         agrees: Callable[[Estimate], bool] | None = None,
     ) -> Estimate:
         """Estimate J v for `direction`, with finer steps too if the first estimate `disagrees`."""
         return confirmed(
-            lambda t: self.sample(order, (t * direction).to(direction.dtype)),
+            lambda t: self.sample(input_index, (t * direction).to(direction.dtype)),
             disagrees,
             moved=[direction],
-            agrees=agrees if self.is_brief else None,
+            agrees=agrees if self.few_samples else None,
         )
 
     def brief_derivative(self, directions: Mapping[int, Tensor]) -> Estimate:
-        """Estimate J v, from few samples, for a direction in several inputs, named by their order."""
+        """Estimate J v, from few samples, for a direction in several inputs, by their indices."""
         return differentiate_briefly(lambda t: self._sample({k: (t * v).to(v.dtype) for k, v in directions.items()}))
 
-    def bears_out(self, order: int, direction: Tensor, got: float, estimated: float) -> bool:
+    def bears_out(self, input_index: int, direction: Tensor, got: float, estimated: float) -> bool:
         """Whether three successive difference quotients over tiny steps agree with `got` and not with the estimate.
 
         So does a curve with a ripple shorter than the steps of `derivative`, as of sin(x²) at a million.
@@ -100,7 +104,7 @@ class Sampler:
         close = far = 0
         for level in range(_TINY_STEPS):
             h = _TINY * 2.0**-level
-            samples = [self.sample(order, (t * direction).to(direction.dtype)) for t in (h, -h)]
+            samples = [self.sample(input_index, (t * direction).to(direction.dtype)) for t in (h, -h)]
             quotient = float((self.weights * (samples[0] - samples[1])).sum()) / (2 * h)
             close = close + 1 if abs(quotient - got) < _ABOUT * abs(got) else 0
             far = far + 1 if abs(quotient - estimated) < _ABOUT * abs(estimated) else 0
@@ -108,7 +112,7 @@ class Sampler:
                 return close > far
         return False
 
-    def blurred(self, order: int, direction: Tensor, estimate: Estimate, epsilon: float) -> Estimate:
+    def blurred(self, input_index: int, direction: Tensor, estimate: Estimate, epsilon: float) -> Estimate:
         """Widen the bars by the effect of a relative change `epsilon` of the inputs on the derivative.
 
         Arithmetic in that precision is right for some input this close: nothing is known of sin(2000 x) in bfloat16.
@@ -122,19 +126,19 @@ class Sampler:
             nudged = {id(t): t + epsilon * t * random_like(t.abs(), generator) for t in self.case.tensors}
             moved = {p: nudged[id(self.case.values[p])] for p in self.case.wrt}  # one passed twice stays one
             there = Sampler(self.subject, self.case.with_values(moved), self.positions, self.cotangents)
-            near = there.derivative(order, direction, disagrees=lambda _: True)
+            near = there.derivative(input_index, direction, disagrees=lambda _: True)
             self.taken += there.taken
             spread = torch.maximum(spread, torch.maximum((near.low - estimate.low).abs(), near.bar))
             valid = valid & near.valid
         return replace(estimate, bar=estimate.bar + spread, valid=valid)
 
-    def refine(self, order: int, direction: Tensor, estimate: Estimate) -> Estimate:
+    def refine(self, input_index: int, direction: Tensor, estimate: Estimate) -> Estimate:
         """Sharpen an estimate by the complex step, where the forward takes complex inputs."""
         if direction.is_complex() or self.analytic is False:
             return estimate
         step = 1e-20
         try:
-            tangent = self.sample(order, direction.to(torch.complex128) * (1j * step), imaginary=True) / step
+            tangent = self.sample(input_index, direction.to(torch.complex128) * (1j * step), imaginary=True) / step
         except (Raised, RuntimeError, TypeError):  # real outputs have no imaginary part
             self.analytic = False
             return estimate
@@ -241,7 +245,7 @@ def step_scale(x: Tensor) -> Tensor:
     return size.mul(resolved).clamp(min=max(min(largest, 1.0), format.tiny) if largest > 0 else 1.0).to(x.dtype)
 
 
-def twins(case: Case, order: int) -> list[int]:
-    """Positions that hold the very same tensor as the `order`-th input."""
-    value = case.values[case.wrt[order]]
+def positions_of(case: Case, input_index: int) -> list[int]:
+    """Positions that hold the very same tensor as an input."""
+    value = case.values[case.wrt[input_index]]
     return [p for p in case.wrt if case.values[p] is value]

@@ -249,7 +249,7 @@ class _Probe:
         self.case = case
         self.composite = composite
         self.uses_output = uses_output
-        self.is_brief = audit.is_lengthy
+        self.few_samples = audit.is_slow
         self.u = [direction_like(t, generator) for t in case.tensors]
         constant = [g is None for g in gradients(subject, case)]
         v = [direction_like(t, generator) for t in case.tensors]
@@ -293,7 +293,7 @@ class _Probe:
         def agrees(estimate: Estimate) -> bool:
             return not disagrees(estimate)
 
-        estimate = confirmed(self._curve, disagrees, self.case.tensors, agrees if self.is_brief else None)
+        estimate = confirmed(self._curve, disagrees, self.case.tensors, agrees if self.few_samples else None)
         if self._leaves_out(~estimate.valid | estimate.kink):
             answers = self._answers()
         expected, bar = self._project(estimate)
@@ -388,7 +388,7 @@ class _Probe:
         except Raised:
             return ""
         where = difference(plain, [None if g is None else g.detach() for g in built])
-        return f"the gradient of {names[where.order]} changes under create_graph: {where}" if where else ""
+        return f"the gradient of {names[where.tensor_index]} changes under create_graph: {where}" if where else ""
 
 
 def _zeroed(u: Tensor, where: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Home:
     """One module of the audited code.
 
     Attributes:
-        name: of the module, as in `sys.modules`.
+        name: name of the module, as in `sys.modules`.
         file: its source; `None` where there is none (a notebook, a compiled module).
         shown: `file` in the form that the user would write.
         module: the module; `None` if it could not be imported.

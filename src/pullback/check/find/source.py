@@ -34,7 +34,7 @@ class FunctionSource:
 
     Attributes:
         name: the class's name.
-        qualname: with the classes and functions around it, e.g. "make.<locals>.Op".
+        qualname: name with the classes and functions around it, e.g. "make.<locals>.Op".
         file: path of the file.
         line, end_line: first (decorators included) and last line of the definition.
         node: the class (or function) itself.
@@ -45,7 +45,7 @@ class FunctionSource:
         allow_without_reason: lines of allow comments without a reason, which have no effect.
         call_sites: its calls in the module.
         instantiations: the calls that make an instance of it, and whether that is called immediately.
-        docstring: of the class.
+        docstring: docstring of the class.
         inherits: whether it also derives from a class of another file, whose methods are not in `methods`.
         assigned: names that its body assigns, e.g. "forward" in `forward = staticmethod(f)`.
     """

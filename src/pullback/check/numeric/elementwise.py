@@ -34,7 +34,7 @@ class Elementwise:
     Attributes:
         subject: the function.
         base: the working example.
-        names: of the inputs that vary.
+        names: names of the inputs that vary.
     """
 
     subject: Subject
@@ -61,8 +61,8 @@ class Elementwise:
     def _slopes(self, run: ForwardRun) -> list[Tensor]:
         gradients = vjp(run, [torch.ones_like(out) for out in run.roots])
         return [
-            torch.zeros_like(run.inputs[order]) if (g := gradients[order]) is None else g.detach()
-            for order, position in enumerate(self.base.wrt)
+            torch.zeros_like(run.inputs[input_index]) if (g := gradients[input_index]) is None else g.detach()
+            for input_index, position in enumerate(self.base.wrt)
             if self.base.names[position] in self.names
         ]
 

@@ -31,7 +31,7 @@ _BISECTIONS = 12
 
 
 @dataclass(frozen=True)
-class Beside:
+class ScaledResult:
     """Results for one tensor in a dtype, with those in float64.
 
     Attributes:
@@ -93,7 +93,7 @@ class Scaled:
     label: str
     change: Callable[[Tensor, float], Tensor]
     amount: float
-    tensors: tuple[Beside, ...]
+    tensors: tuple[ScaledResult, ...]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -146,7 +146,7 @@ def measured(
     except Raised:
         return
     pairs = [
-        Beside(name, dtype, g.double(), r, None if i is None else i.to(dtype).double())
+        ScaledResult(name, dtype, g.double(), r, None if i is None else i.to(dtype).double())
         for (name, g), (_, i), (_, r), *others in zip(got, inside, right, *nudged_runs, strict=True)
         if g.shape == r.shape and r.numel() and _is_steady(r, [t for _, t in others])
     ]
@@ -175,12 +175,12 @@ def results(subject: Subject, case: Case) -> list[tuple[str, Tensor]]:
 def spread(subject: Subject, trial: Scaled, which: int, label: str) -> float:
     """Relative change of a tensor under a change of its inputs by one float32 ulp."""
     wide = widened(trial.case)
-    nth = [beside.label for beside in trial.tensors[:which]].count(label)
+    nth = [result.label for result in trial.tensors[:which]].count(label)
     most = 0.0
     for seed in range(_SPREAD_RUNS):
         there = [t for name, t in results(subject, _nudged(wide, 2.0**-23, seed)) if name == label]
-        beside = trial.tensors[which]
-        most = max(most, float((there[nth] - beside.right).abs().max()) / beside.size)
+        result = trial.tensors[which]
+        most = max(most, float((there[nth] - result.right).abs().max()) / result.size)
     return most
 
 

@@ -190,7 +190,7 @@ class SweptQuantity:
         by: the input that it is differentiated by; empty for the value itself.
         computed: the subject's results.
         truth: the true values.
-        errors: of the results.
+        errors: errors of the results.
         exact: whether the truth is the oracle's; else it is a float64 run of the subject.
         formula: the term of the value, if known.
     """
@@ -218,7 +218,7 @@ class Sweeper:
 
     Attributes:
         function: the subject.
-        terms: of the value and its derivatives, where the forward is a pointwise formula; else empty.
+        terms: terms of the value and its derivatives, where the forward is a pointwise formula; else empty.
     """
 
     def __init__(self, function: Elementwise, seed: int = 0) -> None:

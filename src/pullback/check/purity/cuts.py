@@ -36,8 +36,8 @@ class GraphCut:
     """One call that took a tensor of the graph and gave something outside of it.
 
     Attributes:
-        call: as a reader would write it, e.g. "detach" or "item".
-        file, line: of the audited code.
+        call: the call as a reader would write it, e.g. "detach" or "item".
+        file, line: file and line of the audited code.
         lost: the tensors of the graph that went in.
     """
 

@@ -27,7 +27,7 @@ class GlobalSetting:
     """One global setting.
 
     Attributes:
-        name: in words.
+        name: name in words.
         get, set: how it is read and written.
         starts: the values that a call is started with, in the first and in the second run.
         severity: "error" where it changes the numbers of other code.

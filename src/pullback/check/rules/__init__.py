@@ -40,7 +40,7 @@ def selected_static(options: Options, runs: bool) -> list[Rule]:
     """The rules whose static half `options` select, by the id of the rule or of the half.
 
     Args:
-        options: of the audit.
+        options: options of the audit.
         runs: leave out the halves that stand in for a run.
     """
     return [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pullback.check.audit import Audit
 from typing import TYPE_CHECKING
 
-from pullback.check.numeric.scaled import Beside, Scaled, first_bad, spread
+from pullback.check.numeric.scaled import Scaled, ScaledResult, first_bad, spread
 from pullback.check.trial import standard_cotangents
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Spot:
     Attributes:
         sweeper: made the sweep.
         sweep: the results.
-        dtype: of the sweep.
+        dtype: dtype of the sweep.
         quantity: index of the sweep's quantity.
         index: index of the point.
     """
@@ -193,22 +193,22 @@ def nonfinite_when_scaled(audit: Audit) -> Finding | None:
     if trial is None:
         return None
     trial = first_bad(audit.subject, audit.base, trial, lambda there: _nonfinite(there) is not None)
-    beside = _nonfinite(trial)
-    assert beside is not None
+    result = _nonfinite(trial)
+    assert result is not None
     if trial.dtype.itemsize == 2:
-        return _scaled_finding(audit, "spurious-nonfinite", "warning" if trial.amount == 1 else "info", trial, beside)
-    underflows = trial.amount < 1 and beside.size == 0  # in float64, too, which is then no reference
-    nan = bool(beside.got.isnan().any()) and not underflows
+        return _scaled_finding(audit, "spurious-nonfinite", "warning" if trial.amount == 1 else "info", trial, result)
+    underflows = trial.amount < 1 and result.size == 0  # in float64, too, which is then no reference
+    nan = bool(result.got.isnan().any()) and not underflows
     severity: Severity = "info" if trial.largest > _NOW_AND_THEN else "warning"
     return _scaled_finding(
-        audit, "spurious-nonfinite", "error" if nan and trial.largest <= _EVERY_DAY else severity, trial, beside
+        audit, "spurious-nonfinite", "error" if nan and trial.largest <= _EVERY_DAY else severity, trial, result
     )
 
 
-def _nonfinite(trial: Scaled) -> Beside | None:
+def _nonfinite(trial: Scaled) -> ScaledResult | None:
     """Return a tensor that is not finite, though dtype and value are in range; in 16 bits, if float32 inside is."""
-    judged = [beside for beside in trial.tensors if beside.is_within_range]
-    values = [beside for beside in judged if beside.label == "value"]
+    judged = [result for result in trial.tensors if result.is_within_range]
+    values = [result for result in judged if result.label == "value"]
     return next((b for b in judged if values and not _is_finite(b.got) and _is_finite(b.inside)), None)
 
 
@@ -219,76 +219,76 @@ def _is_finite(x: torch.Tensor | None) -> bool:
 def lost_when_scaled(audit: Audit, rule: str, zero: bool) -> Finding | None:
     """Return the change of the example at which most is lost of a tensor: an element that became 0, or another."""
     trials = [trial for trial in audit.numbers.scaled if trial.dtype == torch.float32]
-    usual = [beside.size for beside in trials[0].tensors] if trials else []
-    found: tuple[float, Scaled, Beside] | None = None
+    usual = [result.size for result in trials[0].tensors] if trials else []
+    found: tuple[float, Scaled, ScaledResult] | None = None
     for trial in trials:
         if len(trial.tensors) != len(usual) or trial.largest > _NOW_AND_THEN:
             continue
-        for k, beside in enumerate(trial.tensors):
-            if not beside.is_within_range or not _is_finite(beside.got):
+        for k, result in enumerate(trial.tensors):
+            if not result.is_within_range or not _is_finite(result.got):
                 continue
-            error = beside.error(usual[k])
-            is_zero = float(beside.got.flatten()[beside.worst]) == 0
+            error = result.error(usual[k])
+            is_zero = float(result.got.flatten()[result.worst]) == 0
             if error <= _HALF or is_zero != zero or (found is not None and error <= found[0]):
                 continue
-            if beside.error(0.0) > _INPUT * spread(audit.subject, trial, k, beside.label):
-                found = error, trial, beside
+            if result.error(0.0) > _INPUT * spread(audit.subject, trial, k, result.label):
+                found = error, trial, result
     return None if found is None else _scaled_finding(audit, rule, "warning", found[1], found[2])
 
 
 def lost_in_16_bits(audit: Audit) -> Finding | None:
     """Return the tensor that loses most in 16 bits, on the example or on larger numbers, and would not in float32."""
     candidates = (
-        (beside.error(0.0) / torch.finfo(trial.dtype).eps, trial, beside)
+        (result.error(0.0) / torch.finfo(trial.dtype).eps, trial, result)
         for trial in audit.numbers.scaled
         if trial.dtype.itemsize == 2 and (trial.amount == 1 or trial.largest <= _EVERY_DAY)
-        for beside in trial.tensors
-        if beside.is_within_range and _is_finite(beside.got) and beside.error_inside <= torch.finfo(trial.dtype).eps
+        for result in trial.tensors
+        if result.is_within_range and _is_finite(result.got) and result.error_inside <= torch.finfo(trial.dtype).eps
     )
-    error, trial, beside = max(candidates, key=lambda found: found[0], default=(0.0, None, None))
-    if trial is None or beside is None or error <= _MOST_OF_16_BITS:
+    error, trial, result = max(candidates, key=lambda found: found[0], default=(0.0, None, None))
+    if trial is None or result is None or error <= _MOST_OF_16_BITS:
         return None
-    is_lost = trial.amount == 1 and beside.error(0.0) > _TOTAL_LOSS
-    return _scaled_finding(audit, "lost-accuracy", "warning" if is_lost else "info", trial, beside)
+    is_lost = trial.amount == 1 and result.error(0.0) > _TOTAL_LOSS
+    return _scaled_finding(audit, "lost-accuracy", "warning" if is_lost else "info", trial, result)
 
 
-def _scaled_finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, beside: Beside) -> Finding:
-    k, dtype = beside.worst, str(trial.dtype).removeprefix("torch.")
-    got, right = float(beside.got.flatten()[k]), float(beside.right.flatten()[k])
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), beside.got.shape))
+def _scaled_finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, result: ScaledResult) -> Finding:
+    k, dtype = result.worst, str(trial.dtype).removeprefix("torch.")
+    got, right = float(result.got.flatten()[k]), float(result.right.flatten()[k])
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), result.got.shape))
     at = f" at {list(index)}" if index else ""
     large = f", with {trial.label}, the largest {show(trial.largest)}" if trial.amount not in (0.0, 1.0) else ""
     says = f"{show(right)} in a float64 run of the same function"
-    if beside.inside is not None:
-        says += f", and {show(float(beside.inside.flatten()[k]))} in a float32 run"
+    if result.inside is not None:
+        says += f", and {show(float(result.inside.flatten()[k]))} in a float32 run"
     return audit.finding(
         rule,
         severity,
         "unstable",
-        f"the {beside.label}{at} is {show(got)} and should be {says}{large} ({dtype})",
+        f"the {result.label}{at} is {show(got)} and should be {says}{large} ({dtype})",
         case=trial.case,
-        evidence=Evidence(right, got, worst_index=index or None, where=beside.label, dtype=dtype),
-        tail=_scaled_lines(audit, trial, beside, k, says),
+        evidence=Evidence(right, got, worst_index=index or None, where=result.label, dtype=dtype),
+        tail=_scaled_lines(audit, trial, result, k, says),
         hint="subtract the maximum before exp, the mean before squares, and scale before norms"
-        if beside.inside is None
+        if result.inside is None
         else "compute in float32 inside: x.float() first, .to(x.dtype) last",
     )
 
 
-def _scaled_lines(audit: Audit, trial: Scaled, beside: Beside, k: int, says: str) -> list[str]:
-    if beside.label == "value":
+def _scaled_lines(audit: Audit, trial: Scaled, result: ScaledResult, k: int, says: str) -> list[str]:
+    if result.label == "value":
         values = (b for b in trial.tensors if b.label == "value")
-        number = next(i for i, value in enumerate(values) if value is beside)
+        number = next(i for i, value in enumerate(values) if value is result)
         return [
             audit.floating_outs,
             f"print('the value is', outs[{number}].flatten()[{k}].item(), 'and should be', {says!r})",
         ]
     run = audit.base_run
     cotangents = [g.to(trial.dtype) for g in standard_cotangents(run.roots, run.differentiable)]
-    order = next(o for o, p in enumerate(trial.case.wrt) if beside.label == f"gradient of {trial.case.names[p]}")
+    input_index = next(o for o, p in enumerate(trial.case.wrt) if result.label == f"gradient of {trial.case.names[p]}")
     return [
         audit.outs,
         bind("g", cotangents),
-        f"g = torch.autograd.grad(outs, inputs, g, allow_unused=True)[{order}]",
+        f"g = torch.autograd.grad(outs, inputs, g, allow_unused=True)[{input_index}]",
         f"print('the gradient is', g.flatten()[{k}].item(), 'and should be', {says!r})",
     ]

@@ -19,7 +19,7 @@ def shape_finding(
     """Return the finding that a forward raises at size `n`, or gives outputs of unexpected shapes; `None` if neither.
 
     Args:
-        audit: of the subject.
+        audit: the audit of the subject.
         rule: the id.
         growth: the law of the shapes.
         n: the size.

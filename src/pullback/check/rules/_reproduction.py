@@ -32,7 +32,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
     Where a plain quotient would be too rough (narrow dtypes, kinks) it is the audit's number. Of a symmetric matrix two
     elements are moved at once, unless the comparison did not keep it symmetric.
     """
-    x = result.case.tensors[c.order]
+    x = result.case.tensors[c.input_index]
     elements = _elements(x, c) if keeps_symmetry else _elements(None, c)
     is_wide = x.dtype in _WIDE and c.index is not None and not c.kink and math.isfinite(c.expected)
     is_plain = not (result.case.captured or x.is_complex() or refusal_of_grad())
@@ -41,7 +41,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
     lines = [
         audit.outs,
         bind("g", result.cotangents),
-        *_gradient(c.order),
+        *_gradient(c.input_index),
     ]
     element = elements[0]
     if not is_wide:
@@ -55,9 +55,10 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
         *_step_along(elements, name, step),
     ]
     quotient = f"(above - below) / (2 * {step})"
+    case = result.case
     for unit in ("", "1j * ") if x.is_complex() else ("",):
         lines += [
-            f"{side} = value_at({moved(result.case, c.order, f'{name}.detach() {sign} {unit}step', '{}.detach()')})"
+            f"{side} = value_at({moved(case, c.input_index, f'{name}.detach() {sign} {unit}step', '{}.detach()')})"
             for side, sign in (("above", "+"), ("below", "-"))
         ]
         if unit:
@@ -67,11 +68,11 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
     return [*lines, f"print('gradient', {_mean_of('got', elements)}, 'and finite difference', {quotient})"]
 
 
-def _gradient(order: int) -> list[str]:
+def _gradient(input_index: int) -> list[str]:
     """Return the lines that bind `got` to the gradient of an input, in the way that the backward takes."""
     if refusal_of_grad():
-        return ["torch.autograd.backward(outs, g)", f"got = inputs[{order}].grad"]
-    return [f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{order}]"]
+        return ["torch.autograd.backward(outs, g)", f"got = inputs[{input_index}].grad"]
+    return [f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{input_index}]"]
 
 
 def _elements(x: Tensor | None, c: Comparison) -> list[str]:
@@ -91,13 +92,13 @@ def _mean_of(name: str, elements: Sequence[str]) -> str:
 
 def _of_one_output(result: FirstOrder, c: Comparison, elements: Sequence[str]) -> list[str]:
     """Return the lines for a real tensor and a function that returns one tensor."""
-    name, step = _name(result, c), _step(result.case.tensors[c.order], c)
+    name, step = _name(result, c), _step(result.case.tensors[c.input_index], c)
     names = variables(result.case)
     detached = {names[p]: f"{names[p]}.detach()" for p in result.case.wrt}
     wrt = name if len(result.case.wrt) == 1 else "inputs"  # a backward may ask which of them are
     return [
         bind("g", result.cotangents[0]),
-        f"got = torch.autograd.grad(out, {wrt}, g, materialize_grads=True)[{c.order}]",
+        f"got = torch.autograd.grad(out, {wrt}, g, materialize_grads=True)[{c.input_index}]",
         *_step_along(elements, name, step),
         "value_at = torch.no_grad()(fn)",
         *(
@@ -110,7 +111,7 @@ def _of_one_output(result: FirstOrder, c: Comparison, elements: Sequence[str]) -
 
 
 def _name(result: FirstOrder, c: Comparison) -> str:
-    return variables(result.case)[result.case.wrt[c.order]]
+    return variables(result.case)[result.case.wrt[c.input_index]]
 
 
 def _step(x: Tensor, c: Comparison) -> str:
@@ -130,10 +131,10 @@ def chosen_outs(run: ForwardRun) -> str:
     return "outs" if len(indices) == len(floating) else f"[outs[k] for k in {indices}]"
 
 
-def moved(case: Case, order: int, expression: str, others: str = "{}") -> str:
-    """Return the list of the differentiated inputs with an expression in place of one (and of its twins)."""
+def moved(case: Case, input_index: int, expression: str, others: str = "{}") -> str:
+    """Return the list of the differentiated inputs with an expression in place of one (wherever it stands)."""
     names = variables(case)
-    chosen = names[case.wrt[order]]
+    chosen = names[case.wrt[input_index]]
     return f"[{', '.join(expression if names[p] == chosen else others.format(names[p]) for p in case.wrt)}]"
 
 
@@ -141,8 +142,8 @@ def returned(attribute: str, given: object = None) -> list[str]:
     """Return lines that run the backward and print an attribute of each gradient, before the engine changes it.
 
     Args:
-        attribute: of gradients, and of inputs.
-        given: that of the inputs, if the lines before hide it.
+        attribute: an attribute of gradients and inputs.
+        given: the attribute of the inputs, if the lines before hide it.
     """
     inputs = f"[x.{attribute} for x in inputs]" if given is None else repr(str(given))
     return [

@@ -58,7 +58,7 @@ class Rule:
     """One property of a custom function.
 
     Attributes:
-        docstring: of its file; the first line is `name (PBnnn): summary`.
+        docstring: docstring of its file; the first line is `name (PBnnn): summary`.
         runtime: examines a subject that runs; `None` for a rule of the runner or of the source alone.
         static: examines the source; `None` if the source cannot show the fault. If the page names an alias, it stands
             in for `runtime` where the function cannot be run, and is skipped where it can: a run proves more.

@@ -165,7 +165,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if first and audit.intent is not None:
         yield from _disagreements(audit, list(_not_numbers(audit)), reported)
         return
-    reported.update(c.order for result, c in first if audit.intent_of(result, c) is None)
+    reported.update(c.input_index for result, c in first if audit.intent_of(result, c) is None)
     results = sorted(audit.results(), key=lambda r: r.case.extreme or r.case.doubtful)  # the telling ones first
     wrong = [(result, c) for result in results for c in result.wrong]
     yield from _disagreements(audit, sorted(small + wrong, key=lambda x: x[1].is_small), reported)
@@ -195,28 +195,28 @@ def _disagreements(
     warned: set[int] = set()
     causes: set[str] = set()  # of warnings, each reported once: other inputs are off for the same reason
     for result, comparison in wrong:
-        order, is_doubtful = comparison.order, result.case.doubtful
+        input_index, is_doubtful = comparison.input_index, result.case.doubtful
         if (
-            order in reported
+            input_index in reported
             or (is_doubted and is_doubtful)
-            or (order in warned and not any(c is comparison for c in result.grave))
+            or (input_index in warned and not any(c is comparison for c in result.severe))
         ):
             continue
         found = _disagreement(audit, result, comparison)
         if found is not None and found.severity == "warning":
             shared = "a small difference" if comparison.is_small else result.case.label
             if shared in causes:
-                warned.add(order)
+                warned.add(input_index)
                 continue
             causes.add(shared)
         is_doubted = is_doubted or is_doubtful
         is_intended = found is not None and _intent(audit, result, comparison) is not None
         if found is not None and found.severity == "error":
-            reported.add(order)
-        elif order in warned:
+            reported.add(input_index)
+        elif input_index in warned:
             continue
         elif not is_intended:
-            warned.add(order)
+            warned.add(input_index)
         if found is not None:
             yield found
         if is_intended and audit.intent is not None:
@@ -244,7 +244,7 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
 def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
     found = wrong_off_symmetric(audit, base)
     if found is not None:
-        name = audit.names[found.order]
+        name = audit.names[found.input_index]
         yield audit.finding(
             "PB101",
             "warning",
@@ -273,12 +273,12 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     if _is_reported_by_cause(audit, result, comparison) or _is_of_the_values(audit, result, comparison):
         return None
     case = result.case
-    if converges(audit, case, comparison.order):
+    if converges(audit, case, comparison.input_index):
         return audit.finding(
             "PB101",
             "warning",
             "inconclusive",
-            f"the gradient of {case.names[case.wrt[comparison.order]]} is wrong, and right with ten times the "
+            f"the gradient of {case.names[case.wrt[comparison.input_index]]} is wrong, and right with ten times the "
             "iterations: the forward has not converged",
             case=case,
             evidence=audit.evidence(result, comparison),
@@ -286,13 +286,13 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         )
     first = result, comparison
     result, comparison = _smallest(audit, result, comparison)
-    is_none = result.gradients[comparison.order] is None
+    is_none = result.gradients[comparison.input_index] is None
     beside_others = not audit.base.is_asked and any(g is not None for g in result.gradients)
     on_base = case.is_variant and _is_none_on_base(audit, comparison)
     constant = is_none and (audit.guessed or beside_others or on_base)
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     undefined = overwrites(audit, case)
-    beside = _beside_an_estimate(audit, comparison.order)
+    beside = _beside_an_estimate(audit, comparison.input_index)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
     unsure = unsure or _may_be_right(audit, first, comparison, unstable)
     return audit.finding(
@@ -330,15 +330,15 @@ def _may_be_right(audit: Audit, first: tuple[FirstOrder, Comparison], smallest: 
 
 def _ignores_a_part(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether the output ignores what is wrong, of a tensor of another size: a pair of numbers that became many."""
-    shape = audit.base.tensors[comparison.order].shape
-    return comparison.flat and result.case.tensors[comparison.order].shape != shape
+    shape = audit.base.tensors[comparison.input_index].shape
+    return comparison.flat and result.case.tensors[comparison.input_index].shape != shape
 
 
 def _is_reported_by_cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether the rule of a cause reports a disagreement: all but that on complex numbers look at the example alone."""
     own = audit.explained_by(cause(audit, result, comparison))
     base = audit.base_result
-    on_base = base is not None and any(c.order == comparison.order for c in base.wrong)
+    on_base = base is not None and any(c.input_index == comparison.input_index for c in base.wrong)
     return own is not None and (own.name == "missing-conjugate" or on_base or not result.case.is_variant)
 
 
@@ -357,7 +357,7 @@ def _is_of_equal_values(audit: Audit, result: FirstOrder) -> bool:
 
 
 def _is_none_on_base(audit: Audit, comparison: Comparison) -> bool:
-    return audit.base_result is not None and audit.base_result.gradients[comparison.order] is None
+    return audit.base_result is not None and audit.base_result.gradients[comparison.input_index] is None
 
 
 _DRAWS = "its backward draws random numbers: say so if that is intended"
@@ -373,12 +373,12 @@ _ESTIMATE = (
 )
 
 
-def _beside_an_estimate(audit: Audit, order: int) -> bool:
+def _beside_an_estimate(audit: Audit, input_index: int) -> bool:
     """Whether an input is smaller than another that the forward is a staircase in: a quantiser's scale or bound."""
     wrong = [] if audit.base_result is None else audit.base_result.wrong
-    steps = audit.stairs.union(c.order for c in wrong if flat_in(c))
-    size = audit.base.tensors[order].numel()
-    return any(other != order and audit.base.tensors[other].numel() > size for other in steps)
+    steps = audit.staircase_inputs.union(c.input_index for c in wrong if flat_in(c))
+    size = audit.base.tensors[input_index].numel()
+    return any(other != input_index and audit.base.tensors[other].numel() > size for other in steps)
 
 
 def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Comparison) -> str:
@@ -427,11 +427,11 @@ def _fails(audit: Audit, case: Case, like: Comparison) -> bool:
 def _is_as_bad(c: Comparison, like: Comparison) -> bool:
     """Whether it is the same input that is wrong, in the same way, and not by less."""
     alike = math.isfinite(c.got) == math.isfinite(like.got)
-    return c.order == like.order and c.is_small <= like.is_small and alike
+    return c.input_index == like.input_index and c.is_small <= like.is_small and alike
 
 
 def _message(result: FirstOrder, c: Comparison) -> str:
-    name = result.case.names[result.case.wrt[c.order]]
+    name = result.case.names[result.case.wrt[c.input_index]]
     at = subscript(c.index)
     right = f"is {show(c.expected)}"
     if c.kink and c.low < c.high:
@@ -458,7 +458,7 @@ def _hint(audit: Audit, result: FirstOrder, c: Comparison, ratio: float | None) 
     if result.case.doubtful:
         return "support such inputs in the backward, or refuse them in the forward"
     on_base = [] if audit.base_result is None else audit.base_result.comparisons
-    if result.case.is_variant and any(b.order == c.order and b.status == "ok" for b in on_base):
+    if result.case.is_variant and any(b.input_index == c.input_index and b.status == "ok" for b in on_base):
         return f"it is right on the example: look at what the backward does with {result.case.label}"
     return "re-derive the backward from the formula of the forward"
 
@@ -497,10 +497,10 @@ def _unwritten(audit: Audit, where: Unwritten) -> Finding:
             "wrong-vjp",
             "warning",
             "inconclusive",
-            f"output {where.order}{at} is memory that the forward never wrote: its gradient cannot be judged, "
+            f"output {where.tensor_index}{at} is memory that the forward never wrote: its gradient cannot be judged, "
             "and no rule that compares values was run",
             case=audit.base,
-            evidence=Evidence(worst_index=where.index, where=f"output {where.order}"),
+            evidence=Evidence(worst_index=where.index, where=f"output {where.tensor_index}"),
             tail=[
                 *_FILLED,
                 f"out = fn({call_text(audit.base)})",
@@ -513,15 +513,15 @@ def _unwritten(audit: Audit, where: Unwritten) -> Finding:
         "wrong-vjp",
         "error",
         "wrong",
-        f"the gradient of {audit.names[where.order]}{at} is memory that the backward never wrote",
+        f"the gradient of {audit.names[where.tensor_index]}{at} is memory that the backward never wrote",
         case=audit.base,
-        evidence=Evidence(worst_index=where.index, where=f"gradient of {audit.names[where.order]}"),
+        evidence=Evidence(worst_index=where.index, where=f"gradient of {audit.names[where.tensor_index]}"),
         tail=[
             *_FILLED,
             f"out = fn({call_text(audit.base)})",
             audit.outs,
             bind("g", standard_cotangents(audit.base_run.roots)),
-            f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{where.order}]",
+            f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{where.tensor_index}]",
             f"print('with new memory full of NaN, the gradient is', got{at})",
             _AS_USUAL,
         ],

@@ -83,8 +83,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if audit.intent is not None:
         return
     undecided = 0
-    for order, name in enumerate(audit.names):
-        found = jvp_disagreement(audit, order)
+    for input_index, name in enumerate(audit.names):
+        found = jvp_disagreement(audit, input_index)
         if found is None or not found.decided:
             undecided += found is not None
             continue
@@ -117,23 +117,24 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _tail(audit: Audit, found: JvpDisagreement) -> list[str]:
     case = audit.base
-    name = variables(case)[case.wrt[found.order]]
-    step = f"{_STEP[audit.base.tensors[found.order].dtype in _WIDE]} * tangent"
+    which = found.input_index
+    name = variables(case)[case.wrt[which]]
+    step = f"{_STEP[case.tensors[which].dtype in _WIDE]} * tangent"
     out = [out for out in audit.base_run.outputs if is_differentiable(out)][found.output]
     reals = "torch.view_as_real({})" if out.is_complex() else "{}"
     at = subscript(found.index)
-    points = [moved(case, found.order, f"{name}.detach() {sign} {step}", "{}.detach()") for sign in "+-"]
+    points = [moved(case, which, f"{name}.detach() {sign} {step}", "{}.detach()") for sign in "+-"]
     return [
         bind("tangent", found.direction),
         *definition("value_at", case, [audit.floating_outs, f"return outs[{found.output}].resolve_conj()"]),
         "import torch.autograd.forward_ad as fwad",
         "with fwad.dual_level():",
-        f"    dual = value_at({moved(case, found.order, f'fwad.make_dual({name}.detach(), tangent)', '{}.detach()')})",
+        f"    dual = value_at({moved(case, which, f'fwad.make_dual({name}.detach(), tangent)', '{}.detach()')})",
         "    got = fwad.unpack_dual(dual).tangent",
         "    got = torch.zeros_like(dual) if got is None else got",
         f"above = value_at({points[0]})",
         f"below = value_at({points[1]})",
-        f"expected = (above - below) / {2 * _STEP[audit.base.tensors[found.order].dtype in _WIDE]}",
+        f"expected = (above - below) / {2 * _STEP[audit.base.tensors[found.input_index].dtype in _WIDE]}",
         f"print('tangent', {reals.format('got')}{at}.item(), "
         f"'and finite difference', {reals.format('expected')}{at}.item())",
     ]

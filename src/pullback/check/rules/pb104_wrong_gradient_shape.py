@@ -94,7 +94,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _wrong(result: FirstOrder) -> set[str]:
     """Return the names of the inputs whose gradient is wrong."""
-    return {result.case.names[result.case.wrt[c.order]] for c in result.wrong}
+    return {result.case.names[result.case.wrt[c.input_index]] for c in result.wrong}
 
 
 def _ones(audit: Audit) -> Iterator[Case]:

@@ -53,7 +53,7 @@ import torch
 
 from pullback._torch import DispatchMode
 from pullback.check.cases import layouts
-from pullback.check.derivative.intent import stairs
+from pullback.check.derivative.intent import staircase_inputs
 from pullback.check.derivative.oracle import working_epsilon
 from pullback.check.derivative.recorder import placed_gradients
 from pullback.check.derivative.sampler import random_like
@@ -129,7 +129,7 @@ def _of_fewer_digits(audit: Audit) -> Iterator[Finding]:
             yield _fewer_digits(audit, f"{what}, of float64 inputs, has only the precision of float32", casts)
             return
     is_unchanged = all(torch.equal(a, b) for a, b in zip(run.roots, rounded.roots, strict=True))
-    if is_unchanged and not stairs(audit.subject, base) and _moves(run, cotangents, gradients, rounded):
+    if is_unchanged and not staircase_inputs(audit.subject, base) and _moves(run, cotangents, gradients, rounded):
         yield _fewer_digits(
             audit, "float64 inputs give the value of the same inputs in float32, to the last digit", casts
         )

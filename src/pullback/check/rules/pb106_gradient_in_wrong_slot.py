@@ -61,7 +61,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if cause(audit, result, comparison) != "swapped gradients":
             continue
         other = swapped_with(audit, result, comparison)
-        name = audit.names[comparison.order]
+        name = audit.names[comparison.input_index]
         yield audit.finding(
             "PB106",
             "error",

@@ -64,9 +64,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     others = any(g is not None for g in result.gradients)
     for comparison in result.wrong:
-        if result.gradients[comparison.order] is not None:
+        if result.gradients[comparison.input_index] is not None:
             continue
-        name = audit.names[comparison.order]
+        name = audit.names[comparison.input_index]
         intent = audit.any_intent
         unsure = audit.guessed or (not audit.base.is_asked and (others or _TARGET.fullmatch(name) is not None))
         yield audit.finding(

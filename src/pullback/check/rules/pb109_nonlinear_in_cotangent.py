@@ -61,10 +61,10 @@ if TYPE_CHECKING:
 
 _B = ("def b(g):", "    return torch.autograd.grad(outs, inputs, g, retain_graph=True, materialize_grads=True)")
 _CODE = {
-    "b(4 g) = 4 b(g)": (*_B, "print('b(4 g):', b([4 * a for a in g]), '4 b(g):', [4 * a for a in b(g)])"),
-    "b(-g) = -b(g)": (*_B, "print('b(-g):', b([-a for a in g]), '-b(g):', [-a for a in b(g)])"),
-    "b(0) = 0": (*_B, "print('b(0):', b([0 * a for a in g]))"),
-    "b(g + h) = b(g) + b(h)": (
+    "backward(4 g) = 4 backward(g)": (*_B, "print('b(4 g):', b([4 * a for a in g]), '4 b(g):', [4 * a for a in b(g)])"),
+    "backward(-g) = -backward(g)": (*_B, "print('b(-g):', b([-a for a in g]), '-b(g):', [-a for a in b(g)])"),
+    "backward(0) = 0": (*_B, "print('b(0):', b([0 * a for a in g]))"),
+    "backward(g + h) = backward(g) + backward(h)": (
         *_B,
         "h = [(1 - 2 * (torch.arange(o.numel()) % 2)).reshape(o.shape).to(o.dtype) for o in outs]",
         "print('b(g + h):', b([a + c for a, c in zip(g, h)]), 'b(g) + b(h):', [a + c for a, c in zip(b(g), b(h))])",
@@ -91,7 +91,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         "PB109",
         severity_of(intent) if intent else "warning" if is_small else "error",
         "intended" if intent else "unstable" if is_small else "wrong",
-        f"the backward is not linear in the cotangent: {law} fails for {audit.names[where.order]}, {where}"
+        f"the backward is not linear in the cotangent: {law} fails for {audit.names[where.tensor_index]}, {where}"
         + (f" (apparently on purpose: {intent.reason})" if intent else _BY_TOLERANCE if is_small else ""),
         case=audit.base,
         tail=[audit.outs, bind("g", standard_cotangents(audit.base_run.roots)), *_CODE[law]],

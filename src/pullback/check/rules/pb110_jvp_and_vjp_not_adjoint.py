@@ -84,16 +84,16 @@ _ROUNDING = 1e-7
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.intent is not None and audit.intent.sign == "cut":
         return  # `no_grad` stops reverse mode alone
-    if not has_jvp(audit.subject) or _settled(audit):
+    if not has_jvp(audit.subject) or _skip_inputs(audit):
         return
-    for order, name in enumerate(audit.names):
-        direction = direction_like(audit.base.tensors[order], audit.generator)
+    for input_index, name in enumerate(audit.names):
+        direction = direction_like(audit.base.tensors[input_index], audit.generator)
         cotangents = [random_like(root, audit.generator) for root in audit.base_run.roots]
         try:
-            found = tangents(audit.subject, audit.base, {order: direction})
+            found = tangents(audit.subject, audit.base, {input_index: direction})
         except Raised:
             return
-        gradient = gradients(audit.subject, audit.base, cotangents)[order]
+        gradient = gradients(audit.subject, audit.base, cotangents)[input_index]
         forward = _forward_product(audit, found, cotangents)
         reverse_terms = torch.zeros(1) if gradient is None else as_real(gradient) * as_real(direction)
         reverse, size = float(reverse_terms.sum()), float(reverse_terms.abs().sum()) + abs(forward)
@@ -107,38 +107,38 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"<g, jvp(t)> is {show(forward)} and <vjp(g), t> is {show(reverse)}, moving {name}",
                 case=audit.base,
                 evidence=Evidence(expected=reverse, got=forward, where=f"inner product, moving {name}"),
-                tail=_tail(audit, order, direction, cotangents),
+                tail=_tail(audit, input_index, direction, cotangents),
                 hint="derive jvp and backward from one formula: each is the transpose of the other",
             )
             return
 
 
-def _tail(audit: Audit, order: int, direction: Tensor, cotangents: list[Tensor]) -> list[str]:
+def _tail(audit: Audit, input_index: int, direction: Tensor, cotangents: list[Tensor]) -> list[str]:
     case = audit.base
-    name = variables(case)[case.wrt[order]]
+    name = variables(case)[case.wrt[input_index]]
     return [
         audit.outs,
         bind("g", cotangents),
         bind("t", direction),
-        f"gradient = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{order}]",
+        f"gradient = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{input_index}]",
         *definition("value_at", case, [audit.floating_outs, f"return {chosen_outs(audit.base_run)}"]),
         "import torch.autograd.forward_ad as fwad",
         "with fwad.dual_level():",
-        f"    outs = value_at({moved(case, order, f'fwad.make_dual({name}.detach(), t)', '{}.detach()')})",
+        f"    outs = value_at({moved(case, input_index, f'fwad.make_dual({name}.detach(), t)', '{}.detach()')})",
         "    tangents = [fwad.unpack_dual(o).tangent for o in outs]",
         "forward = sum((a.conj() * b).real.sum().item() for a, b in zip(g, tangents) if b is not None)",
         "print('<g, jvp(t)> is', forward, 'and <vjp(g), t> is', (gradient.conj() * t).real.sum().item())",
     ]
 
 
-def _settled(audit: Audit) -> bool:
+def _skip_inputs(audit: Audit) -> bool:
     """Whether PB101 or PB102 already reports which of the two is wrong."""
     if audit.intent is not None:
         return False
     first = audit.base_result
     if first is not None and first.wrong:
         return True
-    found = (jvp_disagreement(audit, order) for order in range(len(audit.names)))
+    found = (jvp_disagreement(audit, input_index) for input_index in range(len(audit.names)))
     return any(disagreement is not None and disagreement.decided for disagreement in found)
 
 

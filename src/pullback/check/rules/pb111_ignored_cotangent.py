@@ -59,12 +59,16 @@ _HINT = "multiply the local derivative by the cotangent of every differentiable 
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    source = audit.subject.source
+    if source is not None and next(_static(source), None) is not None:
+        return  # said once, with the line
     result = audit.base_result
     if result is None or result.error or not result.run.differentiable:
         return
     for output in ignored_cotangents(audit, result):
         if not any(
-            moves_output(audit.subject, result, order, output, audit.generator) for order in range(len(audit.names))
+            moves_output(audit.subject, result, input_index, output, audit.generator)
+            for input_index in range(len(audit.names))
         ):
             continue
         yield audit.finding(

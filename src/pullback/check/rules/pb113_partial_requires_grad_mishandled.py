@@ -77,7 +77,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         expected = [g for g, wanted in zip(full, mask, strict=True) if wanted]
         where = difference(expected, got) if len(got) == len(expected) else None
         if where is not None:
-            yield _finding(audit, mask, f"{only}, the gradient of {asked[where.order]} changes: {where}")
+            yield _finding(audit, mask, f"{only}, the gradient of {asked[where.tensor_index]} changes: {where}")
             return
 
 

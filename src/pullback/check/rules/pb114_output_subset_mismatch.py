@@ -80,7 +80,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "error",
             "wrong",
             f"with only output {audit.base_run.differentiable[used]} used, the gradient of "
-            f"{audit.names[where.order]} is not that of zero cotangents for the others: {where}",
+            f"{audit.names[where.tensor_index]} is not that of zero cotangents for the others: {where}",
             case=audit.base,
             tail=[
                 audit.outs,

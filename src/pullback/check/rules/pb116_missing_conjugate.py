@@ -82,7 +82,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     comparison = result.wrong[0]
     claims = given or _speaks_of_complex(audit)
-    name = result.case.names[result.case.wrt[comparison.order]]
+    name = result.case.names[result.case.wrt[comparison.input_index]]
     yield audit.finding(
         "PB116",
         "error" if claims else "info",

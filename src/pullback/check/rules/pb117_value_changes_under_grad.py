@@ -70,7 +70,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "PB117",
             "info" if is_rounding else "error",
             "wrong",
-            f"the value of output {where.order} changes {how}{', by rounding alone' if is_rounding else ''}: {where}",
+            f"the value of output {where.tensor_index} changes {how}{', by rounding alone' * is_rounding}: {where}",
             case=audit.base,
             tail=[
                 *definition("value_at", audit.base, ["return out"]),

@@ -200,5 +200,5 @@ RULE = Rule(
     varies=True,
     column="eager",
     needs_repeatable=False,
-    context="some inputs of the forward",
+    context="some inputs that forward accepts",
 )

@@ -101,7 +101,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "PB120",
             "error",
             "wrong",
-            f"after a second forward on other values, the gradient of {audit.names[where.order]} changes: {where}",
+            f"after a forward on other values, the gradient of {audit.names[where.tensor_index]} changes: {where}",
             case=audit.base,
             tail=[
                 *definition("value_at", audit.base, [audit.outs, "return outs"]),

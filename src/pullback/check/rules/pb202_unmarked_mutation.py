@@ -101,18 +101,18 @@ if TYPE_CHECKING:
 
 def _run(audit: Audit) -> Iterator[Finding]:
     run = forward(audit.subject, audit.base)
-    for order, (before, after) in enumerate(zip(audit.base.tensors, run.inputs, strict=True)):
+    for input_index, (before, after) in enumerate(zip(audit.base.tensors, run.inputs, strict=True)):
         freed = is_freed(after)  # not to be read
         if not freed and (any(out is after for out in run.outputs) or equal_or_nan(before, after)):
             continue
-        name = variables(audit.base)[audit.base.wrt[order]]
+        name = variables(audit.base)[audit.base.wrt[input_index]]
         seen = f"{name}.untyped_storage().nbytes(), 'bytes'" if freed else name
         what = "frees the memory of {}" if freed else "changes {} in place and does not mark it as dirty"
         yield audit.finding(
             "PB202",
-            "warning" if not freed and audit.backward_works and _is_handed_on(run, order) else "error",
+            "warning" if not freed and audit.backward_works and _is_handed_on(run, input_index) else "error",
             "wrong",
-            f"the forward {what.format(audit.names[order])}",
+            f"the forward {what.format(audit.names[input_index])}",
             case=audit.base,
             tail=[f"print('{name} after the call:', {seen})"],
             hint="leave it to whoever made it"
@@ -122,13 +122,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
-def _is_handed_on(run: ForwardRun, order: int) -> bool:
+def _is_handed_on(run: ForwardRun, input_index: int) -> bool:
     """Whether an output is what the input became, and its cotangent is the gradient."""
-    alike = [k for k, root in enumerate(run.roots) if equal_or_nan(root.detach(), run.inputs[order].detach())]
+    alike = [k for k, root in enumerate(run.roots) if equal_or_nan(root.detach(), run.inputs[input_index].detach())]
     if not alike:
         return False
     cotangents = standard_cotangents(run.roots)
-    gradient = vjp(run, cotangents)[order]
+    gradient = vjp(run, cotangents)[input_index]
     return gradient is not None and equal_or_nan(gradient, cotangents[alike[0]])
 
 

@@ -64,7 +64,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     first = [g if g is None else g.clone() for g in first]  # the second may write to the memory of the first
     try:
         where = difference(first, vjp(run, cotangents))
-        what = where and f"the gradient of {audit.names[where.order]} changes: {where}"
+        what = where and f"the gradient of {audit.names[where.tensor_index]} changes: {where}"
     except Raised as error:
         where, what = None, str(error)
     if not what or (where and not _repeats(audit)):

@@ -63,16 +63,16 @@ def _run(audit: Audit) -> Iterator[Finding]:
     for position in range(outputs):
         run = forward(audit.subject, audit.base)
         out = run.outputs[position]
-        order = _shared_with(out, run.inputs)
-        if order is None:
+        input_index = _shared_with(out, run.inputs)
+        if input_index is None:
             continue
-        name, what = audit.names[order], "the output" if outputs == 1 else f"output {position}"
-        found = _after_write(out, run.inputs[order])
+        name, what = audit.names[input_index], "the output" if outputs == 1 else f"output {position}"
+        found = _after_write(out, run.inputs[input_index])
         if found == "refused":
             message = f"{what} is a view of {name}: autograd refuses to change either of them in place afterwards"
             yield audit.finding("PB207", "info", "wrong", message, case=audit.base, hint=_HINT)
         elif found == "written":
-            variable = variables(audit.base)[audit.base.wrt[order]]
+            variable = variables(audit.base)[audit.base.wrt[input_index]]
             yield audit.finding(
                 "PB207",
                 "error" if out.requires_grad else "warning",

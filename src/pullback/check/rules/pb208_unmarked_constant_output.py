@@ -67,8 +67,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if len(ignored) == len(result.run.differentiable):
         return  # nothing depends on any cotangent: not a matter of this output
     for output in ignored:
-        orders = range(len(audit.names))
-        if any(moves_output(audit.subject, result, order, output, audit.generator) for order in orders):
+        input_indices = range(len(audit.names))
+        if any(
+            moves_output(audit.subject, result, input_index, output, audit.generator) for input_index in input_indices
+        ):
             continue  # PB111's subject
         position = result.run.differentiable[output]
         yield audit.finding(

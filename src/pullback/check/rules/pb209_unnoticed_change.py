@@ -120,7 +120,7 @@ def _finding(
         severity,
         "wrong",
         f"after an in-place change of {changed}, which raises nothing, "
-        f"the gradient of {audit.names[where.order]} changes: {where}",
+        f"the gradient of {audit.names[where.tensor_index]} changes: {where}",
         case=audit.base,
         tail=[
             audit.outs,

@@ -100,11 +100,11 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
     index, point = plainest(sweep.at, bad)
     spot = Spot(sweeper, sweep, _DTYPE, k, index)
     begins = onset(lambda at: _bad(sweeper, at, sweeper.measure(_DTYPE, at), k), format_of(_DTYPE), point)
-    grave = severity_of(point, math.isnan(spot.got), spot.expected)
+    severe = severity_of(point, math.isnan(spot.got), spot.expected)
     return accuracy_finding(
         audit,
         "PB301",
-        "info" if _is_any_number(sweeper, point, k) else grave,
+        "info" if _is_any_number(sweeper, point, k) else severe,
         spot,
         onset_text(begins, point),
         "an intermediate overflows, or is 0/0: rewrite it so that exp is of -abs(x) alone, or use log1p, expm1, "

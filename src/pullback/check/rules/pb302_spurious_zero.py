@@ -98,16 +98,16 @@ def _bad(sweeper: Sweeper, at: Columns, k: int) -> Mask:
 def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) -> Finding:
     weights = np.where(bad, weight(sweep.quantities[k], sweep.at), 0.0)
     lost = np.where(bad, np.abs(sweep.quantities[k].truth.high), 0.0)
-    grave = nothing_is_left(audit, sweep.quantities[k], sweep.at, weights)
-    if grave.any():
-        weights = np.where(grave, weights, 0.0)
+    severe = nothing_is_left(audit, sweep.quantities[k], sweep.at, weights)
+    if severe.any():
+        weights = np.where(severe, weights, 0.0)
     index = int(np.argmax(weights if weights.any() else lost))
     spot = Spot(sweeper, sweep, _DTYPE, k, index)
     begins = onset(lambda at: _bad(sweeper, at, k), format_of(_DTYPE), spot.point)
     return accuracy_finding(
         audit,
         "PB302",
-        "error" if grave.any() else "warning" if weights[index] >= _WEIGHS else "info",
+        "error" if severe.any() else "warning" if weights[index] >= _WEIGHS else "info",
         spot,
         onset_text(begins, spot.point),
         "a sum or a product loses it: rewrite the difference (2 * sin(x / 2)**2 for 1 - cos(x), expm1, log1p, "

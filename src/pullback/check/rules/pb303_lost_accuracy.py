@@ -138,13 +138,13 @@ def _in_wide(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k
     if dtype == torch.float64 and not (_is_sure(sweeper, quantity) and np.median(weights[common(sweep.at)]) > _SINGLE):
         return
     heavy = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype) & (weights >= _HALF[dtype]))
-    grave = nothing_is_left(audit, quantity, sweep.at, np.where(heavy, weights, 0.0))
-    if grave.any():
-        grave = grave & _is_right_in_float64(sweeper, sweep, k)
+    severe = nothing_is_left(audit, quantity, sweep.at, np.where(heavy, weights, 0.0))
+    if severe.any():
+        severe = severe & _is_right_in_float64(sweeper, sweep, k)
     if heavy.any():
-        index = int(np.argmax(np.where(grave if grave.any() else heavy, weights, 0.0)))
-        is_grave = bool(grave.any()) and dtype == torch.float32
-        yield _finding(audit, sweeper, sweep, dtype, k, index, "error" if is_grave else "warning")
+        index = int(np.argmax(np.where(severe if severe.any() else heavy, weights, 0.0)))
+        is_severe = bool(severe.any()) and dtype == torch.float32
+        yield _finding(audit, sweeper, sweep, dtype, k, index, "error" if is_severe else "warning")
     elif dtype == torch.float32:
         light = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype))
         if light.any():

@@ -90,9 +90,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if base is None:
         return
     for setting in (base, *_of_unequal_rank(audit)):
-        for order, (batch, expected) in enumerate(batches(setting)):
+        for i, (batch, expected) in enumerate(batches(setting)):
             audit.events.beat()
-            found = _compare(audit, setting, batch, expected, with_vjp=order == 0)
+            found = _compare(audit, setting, batch, expected, with_vjp=i == 0)
             if found is not None:
                 yield found
                 return

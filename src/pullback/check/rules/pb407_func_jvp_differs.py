@@ -109,8 +109,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
     audit.events.beat()
     try:
         dual = _dual(setting, tangents)
-        for order, tangent in enumerate(tangents if len(tangents) > 1 else ()):
-            _dual(setting, [tangent if o == order else None for o in range(len(tangents))])
+        for i, tangent in enumerate(tangents if len(tangents) > 1 else ()):
+            _dual(setting, [tangent if o == i else None for o in range(len(tangents))])
     except Raised as error:
         yield refusing(audit, "PB407", setting, error, RefusalText(_DUAL, [*code, *_DUAL_CODE]))
         return
@@ -131,7 +131,7 @@ def _functional_differs(
         yield refusing(audit, "PB407", setting, error, RefusalText(_FUNC, code))
         return
     if different is not None:
-        labels = [f"tangent of output {order}" for order in range(len(dual))]
+        labels = [f"tangent of output {i}" for i in range(len(dual))]
         text = DifferenceText(_FUNC, code, _HINT, labels=labels, yardstick="by dual numbers")
         yield differing(audit, "PB407", setting, different, text)
 

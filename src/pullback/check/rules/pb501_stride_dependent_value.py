@@ -106,7 +106,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "PB501",
                 "error",
                 "wrong",
-                f"with {case.label} inputs output {where.order} changes: {where}",
+                f"with {case.label} inputs output {where.tensor_index} changes: {where}",
                 case=case,
                 tail=_beside_contiguous(case),
                 hint=_HINT,

@@ -87,7 +87,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         expected = gradients(audit.subject, audit.base, dense)
         try:
             where = difference(expected, gradients(audit.subject, audit.base, odd), floor=floor)
-            what = where and f"the gradient of {audit.names[where.order]} changes: {where}"
+            what = where and f"the gradient of {audit.names[where.tensor_index]} changes: {where}"
         except Raised as error:
             what = str(error)
         if what:

@@ -94,7 +94,7 @@ def _compare(audit: Audit, none: Case, vector: ForwardRun, expected: list[Tensor
         return
     where = difference([out.detach() for out in vector.outputs], [out.detach().reshape(1) for out in run.outputs])
     if where is not None:
-        yield _finding(audit, none, "error", f"output {where.order} is not the number for one element: {where}")
+        yield _finding(audit, none, "error", f"output {where.tensor_index} is not the number for one element: {where}")
         return
     try:
         got = [g if g is None else g.reshape(1) for g in _gradients(run)]
@@ -103,7 +103,7 @@ def _compare(audit: Audit, none: Case, vector: ForwardRun, expected: list[Tensor
         return
     where = difference(expected, got)
     if where is not None:
-        what = f"the gradient of {audit.names[where.order]} is not the number for one element: {where}"
+        what = f"the gradient of {audit.names[where.tensor_index]} is not the number for one element: {where}"
         yield _finding(audit, none, "error", what)
 
 

@@ -173,12 +173,14 @@ def _summed(audit: Audit, growth: Growth) -> Iterator[Finding]:
     if result is None:
         return
     for c in result.wrong:
-        if audit.intent_of(result, c) is None and not any(c.order == w.order for r in audit.variants for w in r.wrong):
+        if audit.intent_of(result, c) is None and not any(
+            c.input_index == w.input_index for r in audit.variants for w in r.wrong
+        ):
             yield audit.finding(
                 "PB506",
                 "error",
                 "wrong",
-                f"with size {growth.size} -> {_SUMMED}, the gradient of {audit.names[c.order]} is wrong: "
+                f"with size {growth.size} -> {_SUMMED}, the gradient of {audit.names[c.input_index]} is wrong: "
                 f"expected {c.expected:.6g}, got {c.got:.6g}",
                 case=case,
                 evidence=audit.evidence(result, c),

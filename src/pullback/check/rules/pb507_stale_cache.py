@@ -161,7 +161,7 @@ def _differs(expected: list[Tensor | None], got: list[Tensor | None]) -> str | N
         if a is not None and b is not None and a.dtype != b.dtype:
             return f"result {position} is of {b.dtype}; called first, it is of {a.dtype}"
     where = difference(expected, got)
-    return None if where is None else f"result {where.order} is another than if it is called first: {where}"
+    return None if where is None else f"result {where.tensor_index} is another than if it is called first: {where}"
 
 
 def _spoken(case: Case) -> str:

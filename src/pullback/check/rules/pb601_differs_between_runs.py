@@ -64,15 +64,19 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    parted = audit.parted
-    if parted is None:
+    run_difference = audit.run_difference
+    if run_difference is None:
         return
-    where = parted.where
-    what = f"output {where.order}" if parted.what == "output" else f"the gradient of {audit.names[where.order]}"
-    cause = _ADDS_UP if parted.adds_up else _BY_NUMPY if parted.by_numpy else ""
+    where = run_difference.where
+    what = (
+        f"output {where.tensor_index}"
+        if run_difference.what == "output"
+        else f"the gradient of {audit.names[where.tensor_index]}"
+    )
+    cause = _ADDS_UP if run_difference.adds_up else _BY_NUMPY if run_difference.by_numpy else ""
     yield audit.finding(
         "PB601",
-        "info" if parted.is_rounding else "error" if parted.adds_up else "warning",
+        "info" if run_difference.is_rounding else "error" if run_difference.adds_up else "warning",
         "wrong",
         f"two runs from the same random state differ: {what} is {show(where.expected)}, then {show(where.got)}"
         f"{f' at {list(where.index)}' if where.index else ''}{cause}",
@@ -88,7 +92,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "        print('gradients:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
         ],
         hint="start from zeros in every backward"
-        if parted.adds_up
+        if run_difference.adds_up
         else "draw from torch's generator, or from one that an argument seeds; sum in a fixed order",
     )
 

@@ -109,7 +109,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         "PB602",
         "error" if right and not is_intended else "warning",
         "wrong",
-        f"the backward draws random numbers again: the gradient of {audit.names[where.order]} is "
+        f"the backward draws random numbers again: the gradient of {audit.names[where.tensor_index]} is "
         f"{show(where.expected)} from the forward's random state{', which is right,' if right else ''} and "
         f"{show(where.got)} from another",
         case=audit.base,

@@ -114,14 +114,15 @@ def _in_callable(audit: Audit) -> Iterator[Finding]:
     with watch:
         run = forward(audit.subject, audit.base)
     for comparison in result.wrong:
-        cuts = list(culprits(watch.cuts, run.inputs[comparison.order]))
+        cuts = list(culprits(watch.cuts, run.inputs[comparison.input_index]))
         if cuts:
-            part = "the" if result.gradients[comparison.order] is None else "part of the"
+            name = audit.names[comparison.input_index]
+            part = "the" if result.gradients[comparison.input_index] is None else "part of the"
             yield audit.finding(
                 "PB604",
                 "warning" if audit.guessed else "error",
                 "wrong",
-                f"{part} gradient of {audit.names[comparison.order]} is lost: it leaves the graph by {_lines(cuts)}",
+                f"{part} gradient of {name} is lost: it leaves the graph by {_lines(cuts)}",
                 case=audit.base,
                 evidence=audit.evidence(result, comparison),
                 tail=gradient_and_quotient(audit, result, comparison) if result.run.roots else (),

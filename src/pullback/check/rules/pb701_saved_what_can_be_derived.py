@@ -143,8 +143,8 @@ def _rolls(t: Tensor, found: Trace, rolled: Trace) -> bool:
     """Whether the same tensor of the other run has its elements moved on by one place."""
     before = [*found.call.kept, *found.run.outputs]
     after = [*rolled.call.kept, *rolled.run.outputs]
-    order = next(k for k, other in enumerate(before) if other is t)
-    return equal(t.detach().flatten().roll(1), after[order])
+    input_index = next(k for k, other in enumerate(before) if other is t)
+    return equal(t.detach().flatten().roll(1), after[input_index])
 
 
 def _alike(a: Trace, b: Trace) -> bool:

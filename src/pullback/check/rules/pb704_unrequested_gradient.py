@@ -115,7 +115,7 @@ def _wastes(audit: Audit) -> Iterator[_Waste]:
         return
     positions = audit.base.top_level(len(audit.base.arguments()[0]))
     for frozen in range(min(inputs, _MOST_INPUTS)):
-        found = trace(audit.subject, audit.base, [order != frozen for order in range(inputs)])
+        found = trace(audit.subject, audit.base, [input_index != frozen for input_index in range(inputs)])
         position = positions.index(audit.base.wrt[frozen])
         if found is None or position >= len(found.call.returned) or found.call.needs[position]:
             continue

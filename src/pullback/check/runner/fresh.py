@@ -212,7 +212,7 @@ def exec_in_new(work: bytes, channel: Channel) -> None:
 
     Args:
         work: a `Work`, packed.
-        channel: that it is called with.
+        channel: the channel that it is called with.
     """
     job = tempfile.TemporaryFile()  # noqa: SIM115 - the new interpreter reads it
     pickle.dump(_sources_without_file(), job)

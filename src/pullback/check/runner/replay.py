@@ -84,7 +84,7 @@ def hangs(code: str, seconds: float, beat: Callable[[], None]) -> bool:
     A forked process lacks the threads of its parent: code that waits for one (TorchScript, a pool) hangs.
 
     Args:
-        code: of the reproduction.
+        code: code of the reproduction.
         seconds: its limit, of seconds that count.
         beat: called in the meantime.
     """

@@ -51,9 +51,9 @@ def run_subjects(
 
     Args:
         subjects: the functions to audit.
-        options: of the audit.
+        options: options of the audit.
         given: example inputs for a subject.
-        limits: of each subject; by default derived from the budget.
+        limits: limits for each subject; by default derived from the budget.
         jobs: number of concurrent processes; by default as `options` say, else one for each usable core, eight at most.
         may_run_files: whether the reproduction of an error may run the file of the function a second time, to confirm
             it; a program that runs an audit would run it again.
@@ -93,7 +93,7 @@ def preload(options: Options) -> None:
     """Warm up torch.compile and tracing in this process, before forking, so that the children need not.
 
     Args:
-        options: of the audit; without a rule that compiles or traces there is nothing to do.
+        options: options of the audit; without a rule that compiles or traces there is nothing to do.
     """
     if any(rule.is_of_range for rule in selected(options)):
         _warm_tracing()

@@ -56,10 +56,10 @@ class TargetPlan:
         what: the target, for messages.
         find: returns its subjects, imported.
         load: called after that; returns the source of example inputs.
-        options: of the audit.
+        options: options of the audit.
         only: positions of the subjects to audit, in the order they are found; `None` for all.
         jobs: number of concurrent subjects.
-        limits: of each subject.
+        limits: limits for each subject.
         may_run_files: as of `run_subjects`.
     """
 
@@ -230,7 +230,7 @@ def audit_targets(
         options: how to audit.
         load: called in the process of each target, after its import; returns the source of example inputs.
         only: positions of the subjects to audit in each target, `None` for all.
-        limits: of each subject; by default derived from the budget.
+        limits: limits for each subject; by default derived from the budget.
         on_progress: called many times a second with the number of subjects done and known, and the current step.
 
     Returns:

@@ -1,4 +1,4 @@
-// The autograd node of a call, as the Function in pullback/derived.py is in Python.
+// The autograd node of a call, as the Function in pullback/kernel_function.py is in Python.
 #pragma once
 
 #include "plan.h"

@@ -91,7 +91,7 @@ class BallProgram:
         terms: every subterm, operands first, without vanishing differences (`complements`); its place in this list is
             its slot.
         roots: the slots of the terms that were asked for.
-        operands: of every slot, the slots of its operands.
+        operands: the slots of every slot's operands.
         steps: of every slot that has operands, the slot, its function on balls and its operands.
     """
 
@@ -127,7 +127,7 @@ class BallProgram:
         """Value of every slot at many points, computed only where a root that is wanted needs it.
 
         Args:
-            points: of every variable, its balls.
+            points: the balls of every variable.
             wanted: for every root and point, whether it is wanted. Other entries of the columns are undefined.
         """
         count = wanted.shape[1]

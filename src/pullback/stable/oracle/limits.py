@@ -44,7 +44,7 @@ def why_no_value(program: BallProgram, values: Sequence[Any]) -> list[NoValue | 
 
     Args:
         program: the program.
-        values: of every slot, its value at this point. A value that is `None` or nan is none.
+        values: the value of every slot at this point. A value that is `None` or nan is none.
     """
     found: list[NoValue | None] = [None] * len(values)
     for slot, function, operands in program.steps:

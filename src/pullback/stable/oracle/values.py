@@ -59,7 +59,7 @@ def exact(roots: Sequence[Term], points: Mapping[str, np.ndarray], negligible: f
 
     Args:
         roots: the terms; a condition has the values 1 and 0.
-        points: of every variable its values, float64, all of one length. No term has a value at infinity or nan.
+        points: the values of every variable, float64, all of one length. No term has a value at infinity or nan.
         negligible: below it no digits of a value are needed. The default suits every format but float64.
 
     Returns:

@@ -47,7 +47,7 @@ class EGraph:
     """Classes of equal terms.
 
     Args:
-        witnesses: of each variable its values at a few points, exact in binary.
+        witnesses: values of each variable at a few points, exact in binary.
     """
 
     def __init__(self, witnesses: Mapping[str, Sequence[float]]) -> None:

@@ -35,7 +35,7 @@ class ClassImplementations:
         terms: each as a term.
         values: their results at the samples, one row each.
         errors: log2(1 + ulp beyond one half), the worst of each region, one row each.
-        costs: of each, in additions.
+        costs: cost of each, in additions.
     """
 
     terms: list[Term]
@@ -82,7 +82,7 @@ class Extraction:
         graph: saturated.
         roots: the wanted classes; others are searched only if some term of these may contain them.
         points: samples of each variable, sorted so that neighbours are similar; their number is a multiple of `REGION`.
-        dtype: of the implementations.
+        dtype: dtype of the implementations.
         width: how many implementations a class keeps.
     """
 

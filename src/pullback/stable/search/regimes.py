@@ -49,7 +49,7 @@ class Goal:
     Attributes:
         enough: good enough: among such implementations the shorter code wins.
         limit: above it the search continues.
-        weight: of the error beyond `enough`.
+        weight: weight of the error beyond `enough`.
     """
 
     enough: float
@@ -99,7 +99,7 @@ def grouped_regimes(prices: Floats, order: Indices, starts: Indices, most: int) 
     It is searched in blocks of groups; its changes are then moved to the best places in the adjacent blocks.
 
     Args:
-        prices: of each implementation at the samples.
+        prices: price of each implementation at the samples.
         order: permutation of the samples that are used.
         starts: index in it at which each group begins: samples that no threshold separates.
         most: maximum number of runs.
@@ -159,7 +159,7 @@ def threshold(low: float, high: float, errors: Callable[[Floats], tuple[Floats, 
 
     Args:
         low, high: the last sample of the left implementation and the first of the right one.
-        errors: of the left and of the right implementation at some points.
+        errors: errors of the left and of the right implementation at some points.
     """
     form = format_of(torch.float32)
     while True:

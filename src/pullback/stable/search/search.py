@@ -61,7 +61,7 @@ class FoundProgram:
         variants: stable forms of it.
         worst: the largest error at the fresh points of its last round, in ulp.
         seconds: duration of the search.
-        nodes: of the e-graph.
+        nodes: nodes of the e-graph.
     """
 
     target: Term
@@ -77,11 +77,11 @@ class FormSearch:
     """Stable programs of a formula and of its derivatives.
 
     Attributes:
-        formula: of one variable or a few.
+        formula: a formula of one or a few variables.
         domain: bounds of the variables; without, all finite numbers where the formula has a value.
         wide: whether a program may compute in float64.
-        dtype: of its inputs and result.
-        seed: of the samples.
+        dtype: dtype of its inputs and result.
+        seed: seed of the samples.
     """
 
     formula: Term

@@ -15,7 +15,7 @@ from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, structure, values
 from pullback.check.cases.package_calls import call_in_package
 from pullback.check.cases.probe import FoundExample, probe
-from pullback.check.cases.search import Score, attempt, of_environment
+from pullback.check.cases.search import Score, attempt, of_environment, refuses_leaves
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.derivative.compare_input import Status
@@ -197,7 +197,7 @@ def _settle(subject: Subject, case: Case) -> Case:
     try:
         forward(subject, case)
     except Raised as error:
-        if "leaf" in str(error.error) and "in-place" in str(error.error):
+        if refuses_leaves(error):
             return replace(case, non_leaf=True)
     return case
 

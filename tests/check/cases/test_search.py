@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.autograd import Function
 
+import pullback
 from pullback.check.cases.search import Score, attempt, of_environment
 from pullback.check.find.discover import subject_of
 
@@ -35,6 +36,24 @@ def test_score_of_failing_and_perfect_calls():
     assert score(function(lambda x: x / 0, None), normal(3)).score == Score.NOT_FINITE
     assert score(function(torch.sin, lambda g, x: 0 * g), normal(3)).score == Score.RAN_BACK
     assert score(function(torch.sin, lambda g, x: g), normal(3)).score == Score.PERFECT
+
+
+def test_call_that_changes_its_input_in_place_works():
+    class Exp(Function):
+        @staticmethod
+        def forward(ctx, x):
+            x.exp_()
+            ctx.mark_dirty(x)
+            ctx.save_for_backward(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    assert score(Exp, normal(3)).score == Score.PERFECT
+    (subject,) = pullback.check(Exp, select="PB101").subjects
+    assert subject.status == "ok"
 
 
 def test_sparse_gradient_is_accepted():

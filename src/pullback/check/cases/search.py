@@ -91,6 +91,8 @@ def attempt(subject: Subject, case: Case) -> Attempt:
     try:
         run = forward(subject, case)
     except Raised as raised:
+        if refuses_leaves(raised) and not case.non_leaf:
+            return attempt(subject, replace(case, non_leaf=True))
         return Attempt(Score.RAISED, str(raised), raised.error)
     roots = run.roots
     if not roots and case.wrt and run.outputs and subject.relaxation is not None:
@@ -106,6 +108,11 @@ def attempt(subject: Subject, case: Case) -> Attempt:
     if any(g is not None and bool((_elements(g) != 0).any()) for g in grads):
         return Attempt(Score.PERFECT)
     return Attempt(Score.RAN_BACK, "every gradient was zero")
+
+
+def refuses_leaves(raised: Raised) -> bool:
+    """Whether PyTorch refused to change an input in place, which was a leaf that requires grad."""
+    return "leaf" in str(raised.error) and "in-place" in str(raised.error)
 
 
 def _elements(t: Tensor) -> Tensor:

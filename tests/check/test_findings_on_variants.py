@@ -124,8 +124,8 @@ def test_difference_negligible_beside_the_example_is_small():
     usual = Comparison(0, "ok", expected=0.3, got=0.3, largest=0.3)
     assert not tiny.is_small
     of_variant, of_example = (FirstOrder(None, None, [], comparisons=[c]) for c in (tiny, usual))
-    assert of_variant.beside(of_example).comparisons[0].is_small
-    assert not of_example.beside(of_variant).comparisons[0].is_small
+    assert of_variant.weighed_against(of_example).comparisons[0].is_small
+    assert not of_example.weighed_against(of_variant).comparisons[0].is_small
 
 
 @pytest.mark.parametrize("runs", [8, 13])

@@ -336,7 +336,7 @@ def eventually(condition):
 
 def test_verbose_and_quiet_combine(call, monkeypatch):
     asked = []
-    monkeypatch.setattr(Reporting, "end", lambda reports, _: asked.append((reports.verbose, reports.quiet)) or 0)
+    monkeypatch.setattr(Reporting, "end", lambda reports, *_, **__: asked.append((reports.verbose, reports.quiet)) or 0)
     for flags in ([], ["-v"], ["-q"], ["-v", "-q"], ["-qv"]):
         call("check", *flags, "quiet.py", "--select", "PB8")
     assert asked == [(False, False), (True, False), (False, True), (True, True), (True, True)]

@@ -15,7 +15,7 @@ from pullback.errors import RunnerError
 from pullback.kernels import backend
 from pullback.kernels.decompositions import decompose
 from pullback.kernels.eager import lower
-from pullback.kernels.native import is_kernel, lowered, single
+from pullback.kernels.native import is_kernel, lowered, single_kernel
 from pullback.kernels.regions import regions_of
 from pullback.triton import build as triton_build
 from pullback.triton.kernel import TritonKernel
@@ -58,7 +58,7 @@ def test_native_and_auto_make_triton_kernels_for_gpu_graphs(monkeypatch):
 def test_triton_kernels_are_not_called_from_the_cpp_node():
     (module,) = lowered([graph_on_gpu(gate, torch.randn(5))], [False], DEVICES)
     assert kernels_in(module)
-    assert single(module) is None
+    assert single_kernel(module) is None
 
 
 @pytest.mark.usefixtures("_triton")

@@ -55,7 +55,7 @@ class Case:
         extreme: holds values far outside the ordinary range.
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
         required_property: property of a guessed example without which the gradient is wrong for every guess.
-        captured: the leaves that the subject captures, such as its weights.
+        captured: leaves that the subject captures, such as its weights, by position.
         shared: positions of tensors that another argument or the subject holds too, as a module that is passed with
             its parameters: such a tensor is passed itself, and differentiated as a weight.
         left_out: names of other differentiable tensors that it holds.

@@ -21,7 +21,7 @@ from pullback.cli.reporting import Reporting, reporting
 )
 @click.option("--fix", is_flag=True, help="Fix errors and warnings, and infos with --select.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change; exit with 1 if any.")
-@click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may override deliberate behaviour.")
+@click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may change intended behaviour.")
 @reporting
 def check(
     targets: tuple[str, ...],
@@ -50,10 +50,7 @@ def check(
     except Interrupted as stopped:
         reports.show_finished(stopped.report, stopped.known)
         raise
-    status = reports.end(report)
-    if status == 1 and reports.is_read_by_people and report.at_least("error"):
-        click.secho("Try --fix to repair this.", dim=True)
-    return status
+    return reports.end(report, advise_fix=True)
 
 
 def _fix(targets: list[str], inputs: str | None, write: bool, unsafe: bool, reports: Reporting) -> int:

@@ -116,16 +116,11 @@ class Reporting:
 
         return make_options(self.select, self.ignore, self.seed, self.budget, self.deep, self.jobs)
 
-    @property
-    def is_read_by_people(self) -> bool:
-        """Whether the report is text on standard output."""
-        return self.form == "text" and self.output is None
-
     def progress(self) -> AbstractContextManager[Progress]:
         """Show the progress of an audit, during a block."""
         return progress("auditing", "functions", is_quiet=self.quiet)
 
-    def end(self, report: Report) -> int:
+    def end(self, report: Report, advise_fix: bool = False) -> int:
         """Show a report, or write it as a baseline, and return the exit status.
 
         The status is 1 if a finding is at least as severe as `fail_on`, and 2 if no function could be audited.
@@ -138,7 +133,7 @@ class Reporting:
             return 0
         if self.baseline:
             report = without(report, read_baseline(Path(self.baseline)))
-        self._show(report)
+        self._show(report, advise_fix)
         if self.fail_on == "never":
             return 0
         none_ran = bool(report.subjects) and all(subject.status == "unaudited" for subject in report.subjects)
@@ -146,20 +141,20 @@ class Reporting:
 
     def show_finished(self, report: Report, known: int) -> None:
         """Show what was audited before Ctrl-C, as text only: a file, or a format for programs, is never partial."""
-        if report.subjects and self.is_read_by_people and not self.update_baseline:
+        if report.subjects and self.form == "text" and self.output is None and not self.update_baseline:
             self._show(report)
             click.echo(f"pullback: {len(report.subjects)} of {known} functions were audited", err=True)
 
-    def _show(self, report: Report) -> None:
+    def _show(self, report: Report, advise_fix: bool = False) -> None:
         from rich.console import Console
 
         from pullback.report.terminal import render
 
         console, in_full = Console(highlight=False), self.verbose
-        if self.is_read_by_people and console.is_terminal:
-            render(report, console, in_full)
+        if self.form == "text" and self.output is None and console.is_terminal:
+            render(report, console, in_full, advise_fix)
             return
-        text = _text_of(report, self.form, in_full)
+        text = _text_of(report, self.form, in_full, advise_fix)
         if self.output is None:
             click.echo(text, nl=False)
             return
@@ -194,11 +189,11 @@ def _require_writable(file: str | None) -> None:
         raise click.FileError(file, "it cannot be written")
 
 
-def _text_of(report: Report, form: Form, in_full: bool) -> str:
+def _text_of(report: Report, form: Form, in_full: bool, advise_fix: bool) -> str:
     if form == "text":
         from pullback.report.terminal import render_text
 
-        return render_text(report, in_full)
+        return render_text(report, in_full, advise_fix)
     if form == "json":
         return report.to_json() + "\n"
     if form == "html":

@@ -45,10 +45,10 @@ class Detail(Enum):
     FULL = "everything, with all scripts"
 
 
-def render_text(report: ReportData, in_full: bool = False) -> str:
+def render_text(report: ReportData, in_full: bool = False, advise_fix: bool = False) -> str:
     """Return the report as plain text."""
     console = _plain_console()
-    render(report, console, in_full)
+    render(report, console, in_full, advise_fix)
     return _text_of(console)
 
 
@@ -70,13 +70,14 @@ def render_overview(report: ReportData) -> str:
     return _text_of(console)
 
 
-def render(report: ReportData, console: Console, in_full: bool = False) -> None:
+def render(report: ReportData, console: Console, in_full: bool = False, advise_fix: bool = False) -> None:
     """Print a report.
 
     Args:
         report: the result.
         console: the output; it determines width and colour.
         in_full: print every finding in full, with a script.
+        advise_fix: whether to name `--fix`, if there is an error.
     """
     of_one_rule = _is_of_one_rule(report)
     shown: list[Finding] = []
@@ -99,7 +100,7 @@ def render(report: ReportData, console: Console, in_full: bool = False) -> None:
         console.print(heading, soft_wrap=True)
         console.print()
     print_infos(infos, dropped, console)
-    _print_end(report, console)
+    _print_end(report, console, advise_fix)
     if in_full:
         console.print(summary_of(report), soft_wrap=True)
     else:
@@ -111,11 +112,12 @@ def _is_of_one_rule(report: ReportData) -> bool:
     return len({finding.rule for finding in report.findings}) == 1
 
 
-def _print_end(report: ReportData, console: Console) -> None:
+def _print_end(report: ReportData, console: Console, advise_fix: bool) -> None:
     """Print the limitations of the report: guessed inputs, missing imports."""
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
     if any(finding.severity == "error" for findings in guessed for finding in findings):
-        console.print("Inputs were guessed; use --inputs to give your own.", style="dim")
+        advice = " Try --fix to repair this." if advise_fix else ""
+        console.print(f"Inputs were guessed; use --inputs to give your own.{advice}", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         them = "it" if len(absent) == 1 else "them"
         console.print(f"{', '.join(absent)} could not be imported; the rest was audited without {them}.", style="dim")

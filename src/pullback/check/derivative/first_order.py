@@ -203,7 +203,7 @@ def agrees(
 def moves_output(
     subject: Subject, result: FirstOrder, input_index: int, output: int, generator: torch.Generator
 ) -> bool:
-    """Whether the `output`-th differentiable output changes, to first order, with the `order`-th input."""
+    """Whether the `output`-th differentiable output changes, to first order, with an input."""
     position = result.run.differentiable[output]
     sampler = Sampler(subject, result.case, [position], [result.cotangents[output]])
     direction = random_like(result.case.tensors[input_index], generator)

@@ -199,6 +199,11 @@ def test_second_derivatives_of_stable_forms_with_broadcasting(backend, shape, na
                 agree("\n".join(inputs), f"return {formula}", context, backend)
 
 
+def test_second_derivative_of_a_broadcast_input_whose_slope_depends_on_it_alone(native):
+    inputs = "a = torch.randn(3)\nb = torch.randn((1,)).requires_grad_()"
+    agree(inputs, "return a * a - b * b", "second()")
+
+
 def test_sign_of_an_infinite_derivative(native):
     inputs = "a = torch.tensor([100.0, 0.5, -100.0]).requires_grad_()"
     for context in ("compiled()", "vmap_backward()"):

@@ -279,6 +279,18 @@ def test_infinite_mixed_derivative_is_infinite():
     assert grad(grad(mixed, 0), 1)(one, one) == 1
 
 
+def test_value_of_one_input_has_the_shape_of_all():
+    """Its slope, of the shape of all, would otherwise be summed over elements that the value does not have."""
+    f = first_order(
+        lambda x, y: -2 * y, [lambda x, y: torch.zeros_like(x + y), lambda x, y: -2 * torch.ones_like(x + y)]
+    )
+    for shape in ((), (1,), (3,)):
+        y = torch.randn(shape, requires_grad=True)
+        out = f(torch.randn(3), y)
+        assert out.shape == (3,)
+        assert torch.equal(torch.autograd.grad(out.sum(), y)[0], torch.full(shape, -6.0 if shape != (3,) else -2.0))
+
+
 def test_graph_of_a_first_derivative_is_the_slope():
     """The graphs of second derivatives are made so: what a jet adds for infinite inputs would be in their kernels."""
     f = first_order(lambda x, y: x.sin() * y, [lambda x, y: x.cos() * y, lambda x, y: x.sin()])

@@ -46,13 +46,18 @@ def first_order(value: Function, slopes: Sequence[Function]) -> Function:
 
 
 class _Sloped(torch.autograd.Function):
-    """A value with given slopes."""
+    """A value with given slopes.
+
+    Its shape is that of all inputs together, also if the value depends on some alone: a slope may have that shape, and
+    its product with a smaller cotangent would be summed over elements that the value has once.
+    """
 
     @staticmethod
     def forward(ctx: Any, value: Function, slopes: Sequence[Function], *xs: Tensor) -> Tensor:
         ctx.slopes = slopes
         ctx.save_for_backward(*xs)
-        return value(*xs)
+        out, shape = value(*xs), _broadcast(*xs)
+        return out if out.shape == shape else out.expand(shape)
 
     @staticmethod
     @once_differentiable

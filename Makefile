@@ -93,14 +93,15 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 	@echo "$(VENV) is ready."
 
-# With the same packages, but torch itself and setuptools, of which some releases of PyTorch ask for an older one.
+# With the same packages, but torch itself, setuptools, of which some releases of PyTorch ask for an older one, and
+# Triton, of which each asks for its own.
 # Two seconds where all is there already, as in a new checkout with environments that were kept.
 $(ON_STAMP): pyproject.toml constraints.txt
 	@$(NEEDS_PYTHON)
 	@echo "Setting up $(ON_VENV) with PyTorch $(RELEASE): gigabytes, so the first time takes minutes …"
 	@test -e $@ || $(PYTHON) -m venv --clear $(ON_VENV)
 	@rm -f $@
-	@grep -vE '^(torch|setuptools)==' constraints.txt >$(ON_VENV)/constraints.txt
+	@grep -vE '^(torch|setuptools|triton)==' constraints.txt >$(ON_VENV)/constraints.txt
 	@$(ON_INSTALL) torch==$(RELEASE) hatchling 2>$(ON_VENV)/pip.log || $(ON_REFUSED)
 	@$(ON_INSTALL) --no-build-isolation -e '.[dev]' torch==$(RELEASE) 2>$(ON_VENV)/pip.log || $(ON_REFUSED)
 	@touch $@

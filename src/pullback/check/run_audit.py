@@ -93,6 +93,9 @@ def _audited(audit: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
     if audit.subject.device is not None:
         chosen = [rule for rule in chosen if not rule.needs_cpu]
         sink(_on_device(audit, audit.subject.device))
+    if audit.subject.is_interpreted:
+        chosen = [rule for rule in chosen if not rule.compiles]
+        sink(_without_compilers(audit))
     left_out = _run_rules(audit, chosen, sink)
     _run_inside(audit, sink)
     if left_out:
@@ -170,6 +173,8 @@ def unaudited(subject: Subject, why: str) -> Finding:
     hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
     if missing := NEEDED.search(why) or _NO_MODULE.search(why):
         hint = f"install {missing[1]}, or build it if it is an extension of the package"
+        if missing[1].partition(".")[0] == "triton":
+            hint = "its Triton kernels can be interpreted without a GPU: pip install 'pullback[triton]'"
     elif _UNDEFINED.search(why):
         hint = "define that name where the function is defined: no inputs can help"
     elif _UNIMPORTED.search(why):
@@ -371,6 +376,7 @@ def _run_inside(audit: Audit, sink: _Sink) -> None:
         report = functools.partial(_report_of_inner, audit, inner, sink)
         for rule in selected(audit.options):
             is_due = rule.runs_inside or (rule.proves == 1 and audit.intent is not None)
+            is_due = is_due and not (rule.compiles and inner.subject.is_interpreted)
             if is_due and rule.id not in audit.skip and audit.has_time():
                 _run_rule(inner, rule, report)
 
@@ -437,6 +443,12 @@ def _on_device(audit: Audit, device: torch.device) -> Finding:
         left_out += ", and weights that it holds were not compared"
     what = f"the tensors are on {device}: {left_out}"
     return audit.finding("budget-spent", "info", "ok", what, hint="give inputs on the CPU if it takes them there")
+
+
+def _without_compilers(audit: Audit) -> Finding:
+    ids = ranges(rule.id for rule in all_rules() if rule.compiles)
+    what = f"its Triton kernels are interpreted on the CPU: rules that compile or export ({ids}) did not run"
+    return audit.finding("budget-spent", "info", "ok", what, hint="run them on a machine with a GPU")
 
 
 def _over_budget(audit: Audit, what: str) -> Finding:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pullback._torch import tree_leaves, tree_unflatten
+from pullback.check.find.kernels import hosting
 from pullback.check.find.source import FunctionSource
 from pullback.errors import OptionError
 from pullback.report.model import Location
@@ -128,6 +129,7 @@ class Subject:
         why_unaudited: why there is no target, in one sentence; empty otherwise.
         absent: a missing import of its module, which a stand-in replaces.
         device: device of its tensors, if not the CPU: rules pass and receive tensors on the CPU.
+        is_interpreted: whether an interpreter runs the Triton kernels that it launches, on the CPU.
     """
 
     name: str
@@ -139,6 +141,7 @@ class Subject:
     why_unaudited: str = ""
     absent: tuple[str, ...] = ()
     device: torch.device | None = None
+    is_interpreted: bool = False
 
     @property
     def is_made(self) -> bool:
@@ -155,6 +158,8 @@ class Subject:
     def called(self) -> Callable[..., Any]:
         """The callable that its users call, for tensors on the CPU."""
         call: Callable[..., Any] = self.target.apply if self.kind == "function" else self.target
+        if self.is_interpreted and self.kind != "function":  # the methods of a Function enter by themselves
+            call = hosting(call)
         return call if self.device is None else OnDevice(call, self.device)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

@@ -44,7 +44,7 @@ def prepare(
             return _without_buffers(found), why
         except Raised as error:
             return None, f"what runs at first does not run again: {error}"
-    if subject.device is not None or not of_environment(why):
+    if subject.device is not None or subject.is_interpreted or not of_environment(why):
         return None, why
     device = accelerator()  # not before it may be needed: to ask a GPU's driver takes seconds
     return find(replace(subject, device=device), options, events=events, skip=skip) if device else (found, why)

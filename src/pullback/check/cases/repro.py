@@ -17,6 +17,7 @@ from torch import Tensor
 from pullback._torch import tree_unflatten
 from pullback.check.case import Case
 from pullback.check.cases.templates import SmoothCallable
+from pullback.check.find.kernels import entering_lines
 from pullback.check.subject import Subject, on_device_lines
 from pullback.report.evidence import ALTERED
 
@@ -143,7 +144,21 @@ _IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
 """Features that need the function's module to be in `sys.modules`."""
 NO_LITERAL = f"# {GAP} stands for"
 """Comment in a script that does not reproduce the failing case exactly."""
-_TAKEN = ("out", "outs", "fn", "held", "holding", "torch", "inputs", "g", "call", "value_at", "gradient_at", "names")
+_TAKEN = (
+    "out",
+    "outs",
+    "fn",
+    "held",
+    "holding",
+    "torch",
+    "inputs",
+    "g",
+    "call",
+    "value_at",
+    "gradient_at",
+    "names",
+    "interpreter",
+)
 
 
 class _Name:
@@ -171,7 +186,8 @@ def script(
     names = variables(case)
     load = _loading(subject, case, tail)
     imports = {"import torch", *(line for line in load if line.startswith("import "))}
-    lines = [*sorted(imports), *(line for line in load if line not in imports)]
+    lines = entering_lines() if subject.is_interpreted else []
+    lines += [*sorted(imports), *(line for line in load if line not in imports)]
     lines += _holding(case, names)
     bound: set[str] = set()
     for position, value in enumerate(case.values):
@@ -288,6 +304,8 @@ def _loading(subject: Subject, case: Case, tail: Sequence[str]) -> list[str]:
         load.append(f'{root} = names["{root}"]' if module == home else f"from {module} import {root}")
         if root != path:
             load.append(f"{path.rpartition('.')[2]} = {path}")
+    if subject.is_interpreted and subject.kind != "function":
+        load.append("fn = interpreter.hosting(fn)")
     return load if subject.device is None else [*load, *on_device_lines(subject.device)]
 
 

@@ -19,6 +19,7 @@ from pullback.check.case import Case, make_case
 from pullback.check.cases.guess import candidates, hints_from_calls, names_at_calls
 from pullback.check.cases.signature import Blame, Usage, called_function, definition, kept_as_settings, usage
 from pullback.check.cases.templates import FAMILIES, SHAPES, SQUARE, SequenceOf, Shape, TensorOf, make_tensor
+from pullback.check.find.kernels import is_unwritten, recording
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 
@@ -87,18 +88,35 @@ def of_environment(reason: str) -> bool:
 
 
 def attempt(subject: Subject, case: Case) -> Attempt:
-    """Make the call, forward and backward."""
+    """Make the call, forward and backward.
+
+    One whose kernels leave the bounds of their tensors may have arguments that do not fit each other: a kernel raises
+    no error for these. It is an example only if there is no other.
+    """
+    if not subject.is_interpreted:
+        return _attempt(subject, case)
+    with recording() as world:
+        outcome = _attempt(subject, case)
+    is_outside = any(found.kind == "out-of-bounds" for found in world.irregularities)
+    if outcome.score == Score.PERFECT and is_outside:
+        return Attempt(Score.RAN_BACK, "a kernel reads or writes out of bounds")
+    return outcome
+
+
+def _attempt(subject: Subject, case: Case) -> Attempt:
     try:
         run = forward(subject, case)
     except Raised as raised:
         if refuses_leaves(raised) and not case.non_leaf:
-            return attempt(subject, replace(case, non_leaf=True))
+            return _attempt(subject, replace(case, non_leaf=True))
         return Attempt(Score.RAISED, str(raised), raised.error)
     roots = run.roots
     if not roots and case.wrt and run.outputs and subject.relaxation is not None:
         return Attempt(Score.PERFECT)  # its relaxation has no derivative, which is a fault to audit
     if not roots or not case.wrt:
         return Attempt(Score.RAISED, "forward gave no differentiable output")
+    if subject.is_interpreted and any(bool(is_unwritten(root).any()) for root in roots):
+        return Attempt(Score.BROKEN, "forward returned memory that it never wrote")
     if not all(bool(torch.isfinite(_elements(root)).all()) for root in roots):
         return Attempt(Score.NOT_FINITE, "forward gave values that are not finite")
     try:

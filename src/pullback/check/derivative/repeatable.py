@@ -19,6 +19,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.check.case import Case
 from pullback.check.derivative.agreement import TensorDifference, difference
+from pullback.check.find.kernels import is_unwritten
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
@@ -124,6 +125,8 @@ class Unwritten:
 
 def unwritten(subject: Subject, case: Case) -> Unwritten | None:
     """Return where the forward, or else the backward, returns memory that it never wrote; `None` if nowhere."""
+    if subject.is_interpreted:  # new memory holds a NaN that tells it
+        return _unwritten_when_interpreted(subject, case)
     try:
         with _fresh_memory_is_nan():
             outputs, gradients = _values(subject, case)
@@ -132,6 +135,20 @@ def unwritten(subject: Subject, case: Case) -> Unwritten | None:
     except Raised:
         return None
     return _first("output", outputs, usual_outputs) or _first("gradient", gradients, usual_gradients)
+
+
+def _unwritten_when_interpreted(subject: Subject, case: Case) -> Unwritten | None:
+    try:
+        outputs, gradients = _values(subject, case)
+    except Raised:
+        return None
+    for tensor_index, t in enumerate([*outputs, *gradients]):
+        where = [] if t is None else is_unwritten(t).nonzero().tolist()
+        if where:
+            later = tensor_index - len(outputs)
+            at = tuple(where[0])
+            return Unwritten("output", tensor_index, at) if later < 0 else Unwritten("gradient", later, at)
+    return None
 
 
 def _values(subject: Subject, case: Case) -> tuple[list[Tensor | None], list[Tensor | None]]:

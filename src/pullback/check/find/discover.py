@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from pullback.check.find.importing import import_all, unimported_root
+from pullback.check.find.kernels import is_interpreted
 from pullback.check.find.modules import Home, home_of_module
 from pullback.check.find.objects import Discovered, describe, find_given, is_function, public_callables
 from pullback.check.find.resolve import Resolution, no_such_name, resolve
@@ -119,6 +120,7 @@ def _subject(found: Discovered, name: str, absent: tuple[str, ...] = ()) -> Subj
         load=found.load,
         why_unaudited=found.why_unaudited,
         absent=absent,
+        is_interpreted=is_interpreted(found.target),
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
 
+from pullback.check.find.kernels import enter_for_target
 from pullback.check.find.modules import Home, home_of_file, shown_path, with_submodules
 from pullback.check.find.source import read
 from pullback.check.find.stand_ins import bare_package, import_without
@@ -27,11 +28,12 @@ _in_part: dict[str, Home] = {}
 
 
 def import_root(target: Target) -> Home:
-    """Import the file, module or package that a target names.
+    """Import the file, module or package that a target names. Its Triton kernels are interpreted without a GPU.
 
     Raises:
         TargetError: there is no such module, or the file is not valid Python.
     """
+    enter_for_target(target)
     return _import_file(target.path) if target.path is not None else imported(_located(target.module))
 
 

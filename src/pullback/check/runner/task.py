@@ -14,6 +14,7 @@ from typing import Any
 from pullback.check.case import IF_IT_FITS
 from pullback.check.clock import PATIENCE
 from pullback.check.events import Events
+from pullback.check.find.kernels import enter_for_object
 from pullback.check.rules import rule_of
 from pullback.check.run_audit import run_alone, run_audit, static_findings, unaudited
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
@@ -143,6 +144,7 @@ class SubjectTask:
             rest = self._skip, self._to_replay[:1], self._crashes
             exec_in_new(packed(partial(_in_new, self._packed, *rest), ""), channel)
         limit_memory(self._limits.memory)
+        self._subject = replace(self._subject, is_interpreted=enter_for_object(self._subject.target))
         if self._to_replay:
             with ordinary_modes():
                 channel.send("replayed", complaint=self._replayed(self._to_replay[0], Sender(channel)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.recorder import Trace, trace
 from pullback.check.derivative.repeatable import RunDifference, Unwritten, run_difference, unwritten
 from pullback.check.events import Events, StepEvents
+from pullback.check.find.kernels import recording
 from pullback.check.purity.cuts import culprits, deliberate_stop, watch_cuts
 from pullback.check.purity.memory import Memory
 from pullback.check.subject import Options, Subject
@@ -112,6 +114,17 @@ class ExampleFacts:
     def base_run(self) -> ForwardRun:
         """The forward of the working example. Its graph may be used up."""
         return forward(self.subject, self.base)
+
+    @functools.cached_property
+    def blocks(self) -> Set[int]:
+        """Sizes of the blocks of the interpreted kernels that the working example launches."""
+        if not self.subject.is_interpreted:
+            return frozenset()
+        with recording() as world:
+            run = forward(self.subject, self.base)
+            with suppress(Raised):
+                vjp(run, standard_cotangents(run.roots))
+        return world.blocks
 
     @functools.cached_property
     def unwritten(self) -> Unwritten | None:

@@ -30,6 +30,7 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     for case in without_optional(audit):
         yield case, None
     for cases in (
+        sizes.around_blocks(base, audit.blocks),
         values.other_values(base),
         values.shared(base, constant_inputs(audit)),
         values.other_numbers(with_defaults(audit)),

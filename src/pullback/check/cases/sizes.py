@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from types import FunctionType
 
@@ -56,6 +56,73 @@ def uniform_sizes(case: Case) -> Iterator[Case]:
         for new in (1, 0):
             all_of_them = resized(case, dict.fromkeys(present, new))
             yield replace(all_of_them, doubtful=all_of_them.doubtful or several)
+
+
+_LARGEST_BLOCK = 512
+_LARGEST_TWICE = 64
+"""Block size up to which two blocks and one element more are tried."""
+_MOST_ELEMENTS = 1 << 17
+
+
+def around_blocks(case: Case, blocks: Collection[int]) -> Iterator[Case]:
+    """Yield the case with each size class next to the sizes of the blocks in which kernels process elements.
+
+    A kernel of full blocks does not show what it does in the last one, or with a second one.
+    """
+    known = sorted((block for block in blocks if 1 < block <= _LARGEST_BLOCK), reverse=True)
+    if not known:
+        return
+    largest = known[0]
+    twice = [2 * largest + 1] if largest <= _LARGEST_TWICE else []
+    lengths = dict.fromkeys([largest + 1, largest - 1, *twice, *(block + 1 for block in known[1:])])
+    present = sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True)
+    for new in lengths:
+        for size in present:
+            is_fixed = any(size in v.shape and is_structured(v) for v in case.tensors)
+            if new == size or new < 2 or (is_fixed and new > size):
+                continue
+            if _elements_with(case, {size: new}) <= _MOST_ELEMENTS:
+                yield resized(case, {size: new})
+
+
+def _elements_with(case: Case, change: dict[int, int]) -> int:
+    return sum(math.prod(change.get(size, size) for size in t.shape) for t in case.all_tensors.values())
+
+
+def keeps_sizes(base: Case, case: Case) -> bool:
+    """Whether the sizes of a variant fit each other if those of the example do.
+
+    Sizes that are equal there, in whatever tensors and numbers, are equal; a size that is a product or a multiple of
+    others still is. Whole numbers in tensors may count or index any dimension: beside them no size has changed.
+    """
+    before, after = base.all_tensors, case.all_tensors
+    if case.doubtful or any(t.shape and not t.numel() for t in after.values()):
+        return False
+    change: dict[int, int] = {}
+    for p in before.keys() & after.keys():
+        if before[p].ndim != after[p].ndim:
+            return False
+        for old, new in zip(before[p].shape, after[p].shape, strict=True):
+            if change.setdefault(old, new) != new:
+                return False
+    moved = {old: new for old, new in change.items() if old != new}
+    if not moved:
+        return True
+    if any(map(_counts, case.values)):
+        return False
+    numbers = [
+        (old, new) for old, new in zip(base.values, case.values, strict=True) if type(old) is int and abs(old) > 1
+    ]
+    follow = all(type(new) is int and new == change.get(old, old) for old, new in numbers)
+    follow = follow and all(new % n == 0 for n, _ in numbers for old, new in moved.items() if old % n == 0)
+    return follow and _keeps_products({**change, **dict(numbers)})
+
+
+def _keeps_products(change: dict[int, int]) -> bool:
+    """Whether each size that is the product of two others still is."""
+    olds = [old for old in change if old > 1]
+    pairs = ((a, b) for k, a in enumerate(olds) for b in olds[k:])
+    return all(a * b not in change or change[a * b] == change[a] * change[b] for a, b in pairs)
 
 
 def _sizes_of_weights(case: Case) -> set[int]:

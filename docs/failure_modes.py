@@ -101,4 +101,9 @@ MODES = (
         remark="documents are not read; a relaxation that is given, `derivative_of`, is held against the rule: PB101",
     ),
     Mode("a correct function is reported, for the noise of float32", "PB101", "by error bars that measure the noise"),
+    Mode("a Triton kernel leaves the bounds of its tensors", "PB901"),
+    Mode("programs of a Triton kernel overwrite each other's results", "PB902"),
+    Mode("a Triton kernel reads a buffer that nobody filled", "PB903 PB101"),
+    Mode("lanes that a Triton kernel masks off reach the result", "PB904"),
+    Mode("a Triton kernel is right in some of its configurations", "PB905"),
 )

@@ -28,6 +28,7 @@ FAMILIES = {
     "PB6": "Determinism and purity",
     "PB7": "Memory and speed",
     "PB8": "Source only",
+    "PB9": "Triton kernels",
 }
 SUBJECTS = {"function": "`autograd.Function` classes", "op": "custom ops", "callable": "callables"}
 

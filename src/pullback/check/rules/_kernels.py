@@ -1,0 +1,229 @@
+"""Runs of a subject whose Triton kernels are interpreted: what they did beside what they returned."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case, is_differentiable
+from pullback.check.cases.repro import bind, definition, variables
+from pullback.check.cases.sizes import keeps_sizes
+from pullback.check.derivative.agreement import TensorDifference, difference, subscript
+from pullback.check.find.kernels import recording
+from pullback.check.trial import Raised, forward, standard_cotangents, vjp
+from pullback.check.variants import variants_of
+from pullback.report.model import Evidence, Finding, Location
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+    from pullback.interpreter import Irregularity, World
+
+_SHARE = 0.3
+"""Share of the budget for the variants of the example."""
+_MOST = 3
+"""Number of findings of a rule: one line may be reached in many ways."""
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """One forward and backward, in a world of its own.
+
+    Attributes:
+        case: the call.
+        outputs: the outputs that are part of the graph.
+        gradients: the gradient of each input; `None` if the backward raised.
+        world: what the kernels did.
+    """
+
+    case: Case
+    outputs: list[Tensor]
+    gradients: list[Tensor | None] | None
+    world: World
+
+    @property
+    def results(self) -> list[Tensor | None]:
+        """Outputs and gradients."""
+        return [*self.outputs, *(self.gradients or ())]
+
+
+def run_in_world(audit: Audit, case: Case, **settings: Any) -> KernelRun | None:
+    """Run forward and backward in a new world with some settings; `None` if the forward raises."""
+    with recording(**settings) as world:
+        try:
+            run = forward(audit.subject, case)
+        except Raised:
+            return None
+        cotangents = standard_cotangents(run.roots, run.differentiable)
+        outputs = [out.detach().clone() for out in run.roots]
+        try:
+            gradients = vjp(run, cotangents)
+        except Raised:  # another rule's matter
+            gradients = None
+    return KernelRun(case, outputs, gradients, world)
+
+
+@functools.lru_cache(maxsize=2)
+def kernel_runs(audit: Audit) -> tuple[KernelRun, ...]:
+    """Run the example, and its variants of other shapes, layouts and options while the budget allows.
+
+    Variants whose sizes may not fit each other are left out: kernels check nothing, so what they do there shows no
+    fault.
+    """
+    if not audit.subject.is_interpreted:
+        return ()
+    return tuple(_runs(audit))
+
+
+def _runs(audit: Audit) -> Iterator[KernelRun]:
+    base = run_in_world(audit, audit.base)
+    if base is None or not base.world.launches:
+        return
+    yield base
+    end = audit.elapsed() + _SHARE * audit.options.budget
+    seen = {_kind(audit.base)}
+    for case, _ in variants_of(audit):
+        if case.extreme or _kind(case) in seen or audit.leaves_out(case) or not keeps_sizes(audit.base, case):
+            continue
+        if audit.elapsed() > end:
+            return
+        seen.add(_kind(case))
+        with audit.events.of_first_order(case.describe(), audit.subject, case):
+            run = run_in_world(audit, case)
+        if run is not None:
+            yield run
+
+
+def _kind(case: Case) -> tuple[Any, ...]:
+    """Return what a call of kernels depends on besides the elements of its tensors."""
+    return tuple(
+        (tuple(v.shape), v.stride() if v.layout is torch.strided else v.layout)
+        if isinstance(v, Tensor)
+        else (type(v), v if isinstance(v, bool | int | float | str | None) else id(v))
+        for v in case.values
+    )
+
+
+def irregularities(
+    audit: Audit, rule: str, kind: Literal["out-of-bounds", "data-race", "uninitialised-memory"], hint: str
+) -> Iterator[Finding]:
+    """Yield a finding for each line of a kernel that accessed memory in an irregular way."""
+    lines: set[tuple[str, int]] = set()
+    for run in kernel_runs(audit):
+        for found in run.world.irregularities:
+            if found.kind == kind and (found.file, found.line) not in lines and len(lines) < _MOST:
+                lines.add((found.file, found.line))
+                yield _irregular(audit, rule, run, found, hint)
+
+
+def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hint: str) -> Finding:
+    where = f"kernel {found.kernel} ({shown_line(found.file, found.line)}), program {found.program}"
+    finding = audit.finding(
+        rule,
+        "error",
+        "wrong",
+        f"{where}: {found.what}" + (f"; with {run.case.label}" if run.case.is_variant else ""),
+        case=run.case,
+        tail=[
+            audit.outs,
+            *_backward(run),
+            "print(*interpreter.world().irregularities, sep='\\n')",
+            f"assert any(one.kind == {found.kind!r} for one in interpreter.world().irregularities)",
+        ],
+        hint=hint,
+    )
+    if run.case is audit.base and audit.guessed and len(audit.base.values) > 1:
+        may_misfit = "the call was guessed, and its arguments may not fit each other: give inputs"
+        finding = replace(finding, severity="warning", verdict="inconclusive", hint=may_misfit)
+    return at_line(audit, finding, found.file, found.line)
+
+
+def _backward(run: KernelRun) -> list[str]:
+    if run.gradients is None or not run.outputs:
+        return []
+    g = standard_cotangents(run.outputs)
+    return [bind("g", g), "grads = torch.autograd.grad(outs, inputs, g, allow_unused=True)"]
+
+
+def shown_line(file: str, line: int) -> str:
+    """Write a line of a file by the file's name: "kernels.py:12"."""
+    return f"{Path(file).name}:{line}"
+
+
+def at_line(audit: Audit, finding: Finding, file: str, line: int) -> Finding:
+    """Return a finding located at a line of a kernel, if that is in the file of the subject."""
+    source, location = audit.subject.source, audit.subject.location
+    if source is None or os.path.realpath(source.file) != os.path.realpath(file):
+        return finding
+    return replace(finding, location=Location(location.file, line))
+
+
+def first_difference(one: KernelRun, other: KernelRun) -> TensorDifference | None:
+    """Return where the values of two runs, or else their gradients, differ beyond rounding."""
+    if len(one.results) != len(other.results):
+        return None
+    found = difference(one.outputs, other.outputs)
+    if found is not None or one.gradients is None or other.gradients is None:
+        return found
+    found = difference(one.gradients, other.gradients)
+    return None if found is None else replace(found, tensor_index=found.tensor_index + len(one.outputs))
+
+
+def differing(
+    audit: Audit,
+    rule: str,
+    run: KernelRun,
+    where: TensorDifference,
+    worlds: Sequence[str],
+    message: str,
+    hint: str,
+) -> Finding:
+    """Return the finding that a result depends on the world in which kernels run.
+
+    Args:
+        audit: the audit.
+        rule: id of the rule.
+        run: the run in the usual world.
+        where: the difference.
+        worlds: source of the arguments of both worlds.
+        message: what differs, to be completed by the numbers.
+        hint: what to do.
+    """
+    count = len(run.outputs)
+    names = variables(run.case)
+    is_output = where.tensor_index < count
+    what = f"output {where.tensor_index}" if is_output else f"gradient of {audit.names[where.tensor_index - count]}"
+    grads = "torch.autograd.grad(outs, inputs, g, materialize_grads=True)"
+    returned = "outs" if run.gradients is None else f"[*outs, *{grads}]"
+    body = [audit.outs, f"return {returned}"]
+    element = f"[{where.tensor_index}]{subscript(where.index) or '[()]'}.item()"
+    tail = [bind("g", standard_cotangents(run.outputs)), *definition("results", run.case, body)]
+    for name, settings in zip(("first", "second"), worlds, strict=True):
+        tail += [
+            f"with interpreter.inside(interpreter.World({settings})):",
+            f"    {name} = results([{', '.join(names[p] for p in run.case.wrt)}])",
+        ]
+    is_seen = where.index is not None
+    return audit.finding(
+        rule,
+        "error",
+        "wrong",
+        f"{message}: {what}, {where}" + (f"; with {run.case.label}" if run.case.is_variant else ""),
+        case=run.case,
+        evidence=Evidence(
+            expected=where.expected, got=where.got, worst_index=where.index, where=what, dtype=_dtype(run)
+        ),
+        tail=[*tail, f"print(first{element}, second{element})"] if is_seen else tail,
+        hint=hint,
+    )
+
+
+def _dtype(run: KernelRun) -> str:
+    kinds = [str(t.dtype).removeprefix("torch.") for t in run.case.tensors if is_differentiable(t)]
+    return kinds[0] if kinds else ""

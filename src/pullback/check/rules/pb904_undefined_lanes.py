@@ -1,0 +1,97 @@
+"""undefined-lanes (PB904): the result of a Triton kernel depends on lanes that were masked off without a value.
+
+## What it finds
+`tl.load` with a mask but without `other` leaves the lanes that are masked off undefined. The kernels of the function
+are interpreted twice, with 0 and with 1000 in these lanes. An output or a gradient that differs depends on them.
+
+## Why it hurts
+The lanes often hold zeros, so that a sum over the block is right in a test. With another version of the compiler, or
+another block size, they hold something else.
+
+## Limits
+Two values are tried: a result that is the same for both, as one that is compared with a large bound, passes. The rule
+needs Triton, and a machine without a GPU.
+
+## Bad
+```python
+import triton
+import triton.language as tl
+
+@triton.jit
+def energy_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a = tl.load(x + i, mask=i < n)
+    tl.atomic_add(out, tl.sum(a * a, 0))
+
+class Energy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        x, out = x.contiguous(), x.new_zeros(1)
+        energy_kernel[(triton.cdiv(x.numel(), 8),)](x, out, x.numel(), BLOCK=8)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+```
+
+## Good
+```python
+import triton
+import triton.language as tl
+
+@triton.jit
+def energy_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a = tl.load(x + i, mask=i < n, other=0.0)
+    tl.atomic_add(out, tl.sum(a * a, 0))
+
+class Energy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        x, out = x.contiguous(), x.new_zeros(1)
+        energy_kernel[(triton.cdiv(x.numel(), 8),)](x, out, x.numel(), BLOCK=8)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._kernels import at_line, differing, first_difference, kernel_runs, run_in_world, shown_line
+from pullback.check.rules._rule import Rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_OTHER = 1e3
+_HINT = "give the load an `other` that is neutral for what follows: 0 for a sum, -inf for a maximum"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    for run in kernel_runs(audit):
+        audit.events.beat()
+        loads = sorted(run.world.bare_loads)
+        other = run_in_world(audit, run.case, undefined=_OTHER) if loads else None
+        where = None if other is None else first_difference(run, other)
+        if where is None:
+            continue
+        lines = ", ".join(shown_line(*load) for load in loads)
+        what = f"lanes that a load without `other` leaves undefined ({lines}) reach the result, by {_OTHER:g} for 0"
+        finding = differing(audit, "PB904", run, where, ("undefined=0.0", f"undefined={_OTHER}"), what, _HINT)
+        yield at_line(audit, finding, *loads[0])
+        return
+
+
+RULE = Rule(__doc__, runtime=_run, shrinks=False, of_weights="alone")

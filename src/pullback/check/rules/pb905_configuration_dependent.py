@@ -1,0 +1,106 @@
+"""configuration-dependent (PB905): the result of a Triton kernel depends on the configuration that the autotuner picks.
+
+## What it finds
+The kernels of the function are interpreted with the first configuration of their autotuners, with the last and with one
+between. Outputs and gradients that differ by more than rounding are an error.
+
+## Why it hurts
+The autotuner picks the configuration that it measures to be the fastest. Another GPU, or a busy one, picks another, and
+there the result is wrong.
+
+## Limits
+At most three configurations are tried, all autotuners at the same position of their lists, on the example and on the
+first variants of it. The rule needs Triton, and a machine without a GPU.
+
+## Bad
+```python
+import triton
+import triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": 4}), triton.Config({"BLOCK": 8})], key=["n"])
+@triton.jit
+def double_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, 2 * tl.load(x + i, mask=i < n, other=0.0), mask=i < n)
+
+def doubled(x):
+    x = x.contiguous()
+    out = torch.zeros_like(x)
+    double_kernel[(triton.cdiv(x.numel(), 8),)](x, out, x.numel())
+    return out
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return doubled(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return doubled(g)
+
+def inputs():
+    return (torch.randn(13, dtype=torch.float64),)
+```
+
+## Good
+```python
+import triton
+import triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": 4}), triton.Config({"BLOCK": 8})], key=["n"])
+@triton.jit
+def double_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, 2 * tl.load(x + i, mask=i < n, other=0.0), mask=i < n)
+
+def doubled(x):
+    x = x.contiguous()
+    out = torch.zeros_like(x)
+    double_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+    return out
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return doubled(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return doubled(g)
+
+def inputs():
+    return (torch.randn(13, dtype=torch.float64),)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._kernels import differing, first_difference, kernel_runs, run_in_world
+from pullback.check.rules._rule import Rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_MOST = 4
+"""Number of calls that are compared."""
+_HINT = "derive the grid, buffers and masks from the configuration: grid=lambda meta: (cdiv(n, meta['BLOCK']),)"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    for run in kernel_runs(audit)[:_MOST]:
+        count = run.world.configurations
+        for config in sorted({count - 1, count // 2} - {0}, reverse=True):
+            audit.events.beat()
+            other = run_in_world(audit, run.case, config=config)
+            where = None if other is None else first_difference(run, other)
+            if where is not None:
+                what = f"the result with configuration {config} of {count} is not that with configuration 0"
+                yield differing(audit, "PB905", run, where, ("config=0", f"config={config}"), what, _HINT)
+                return
+
+
+RULE = Rule(__doc__, runtime=_run, shrinks=False, of_weights="alone")

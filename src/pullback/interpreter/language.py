@@ -484,7 +484,7 @@ def _by_torch(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Arr
 
 
 def _rounded_half_away(x: Array) -> Array:
-    return np.trunc(x + np.copysign(0.5, x))
+    return np.asarray(np.trunc(x + np.copysign(0.5, x)))
 
 
 _MATH: dict[str, Callable[..., Any]] = {

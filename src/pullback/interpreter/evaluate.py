@@ -600,6 +600,8 @@ class Machine:
             if function.name not in BUILTINS:
                 raise KernelError(f"a value has no method {function.name!r} that is interpreted")
             return BUILTINS[function.name](self, function.of, *args, **kwargs)
+        if inspect.ismethod(function):  # of a type, say
+            return self._python(function, args, kwargs)
         name, module = getattr(function, "__name__", ""), getattr(function, "__module__", None) or ""
         if module.startswith("triton.language") and (builtin := self._builtin(function, name, module)) is not None:
             return builtin(self, *args, **kwargs)

@@ -115,6 +115,8 @@ def type_of_number(x: float) -> Any:
     if isinstance(x, int):
         if -(2**31) <= x < 2**31:
             return tl.int32
+        if 2**31 <= x < 2**32:
+            return tl.uint32
         return tl.int64 if x < 2**63 else tl.uint64
     return tl.float32
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from pullback.interpreter.launch import World, inside, run  # noqa: E402
+from pullback.interpreter.launch import World, inside, run
 
 
 def launch(kernel: Any, *args: Any, grid: Any = (1,), world: World | None = None, **constants: Any) -> World:

@@ -295,7 +295,7 @@ def test_random_numbers_are_those_of_philox_and_look_random():
 def blocks(x, y, m, n, M: tl.constexpr, N: tl.constexpr):
     p = tl.make_block_ptr(x, (m, n), (n, 1), (tl.program_id(0) * M, 0), (M, N), (1, 0))
     q = tl.make_block_ptr(y, (m, n), (n, 1), (tl.program_id(0) * M, 0), (M, N), (1, 0))
-    for _ in range(0, tl.cdiv(n, N)):
+    for _ in range(tl.cdiv(n, N)):
         tl.store(q, tl.load(p, boundary_check=(0, 1), padding_option="zero") * 2, boundary_check=(0, 1))
         p, q = tl.advance(p, (0, N)), tl.advance(q, (0, N))
 

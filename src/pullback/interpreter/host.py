@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-from pullback.interpreter.memory import POISON
-
+POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
+"""What memory that nobody wrote holds: a NaN that no computation gives."""
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _DTYPE, _DEVICE, _IS_CUDA = (getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "is_cuda"))
 _EMPTY = {

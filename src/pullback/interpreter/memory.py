@@ -14,15 +14,14 @@ import numpy as np
 import torch
 
 from pullback.interpreter.errors import KernelError
+from pullback.interpreter.host import POISON
 from pullback.interpreter.values import Array, Precision
 
 _SHIFT = 40
 _MIDDLE = 1 << (_SHIFT - 1)
 _NOBODY, _SEVERAL = -1, -2
 
-POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
-"""What memory that nobody wrote holds: a NaN that no computation gives."""
-_POISON_BITS = np.uint64(0x7FF8DEADBEEF0001)
+_POISON_BITS = np.array([POISON]).view(np.uint64)[0]
 
 Note = Callable[[str, "Memory | None", int, str], None]
 """Called with the kind of an irregular access, its memory, a program and a clause that tells it."""

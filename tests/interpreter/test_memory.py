@@ -125,3 +125,44 @@ def test_masked_off_lanes_hold_what_the_world_says(undefined):
     x, out = torch.ones(5, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     launch(masked_sum, x, out, 5, BLOCK=8, world=World(undefined=undefined))
     assert out.item() == 5 + 3 * undefined
+
+
+@triton.jit
+def rows(x, y, stride, n, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    if WIDE:
+        row = row.to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    a = tl.load(x + row * stride + i, mask=i < n, other=0.0)
+    tl.store(y + row * stride + i, a, mask=i < n)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_offsets_of_32_bits_overflow_in_huge_tensors(wide):
+    x = torch.empty(2**22 + 1, 600, dtype=torch.float64, device="meta")
+    y = torch.empty_like(x)
+    world = World(simulates=True)
+    launch(rows, x, y, 600, 600, grid=(len(x),), WIDE=wide, BLOCK=1024, world=world)
+    told = [(each.kind, each.argument, each.program) for each in world.irregularities]
+    # The last four programs run; the offset of the first of them is the smallest negative one.
+    assert told == ([] if wide else [("out-of-bounds", name, (len(x) - 4, 0, 0)) for name in "xy"])
+
+
+@triton.jit
+def mean(x, out, n, BLOCK: tl.constexpr):
+    total = tl.zeros((1,), dtype=x.dtype.element_ty)
+    for i in range(0, n, BLOCK):
+        total = (total + tl.sum(tl.load(x + i + tl.arange(0, BLOCK)), 0)).to(total.dtype)
+    tl.store(out + tl.arange(0, 1), total / n)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_accumulation_shows_beside_float32_inside(dtype):
+    x = torch.linspace(0.25, 0.35, 4096).to(dtype)
+    out = torch.zeros(1, dtype=dtype)
+    launch(mean, x, out, 4096, BLOCK=2, world=World(lifts=False))
+    as_written = out.double().item()
+    launch(mean, x, out, 4096, BLOCK=2, world=World(lifts=False, is_wide=True))
+    right = x.double().mean().item()
+    assert out.item() == torch.tensor(right).to(dtype).item()
+    assert abs(as_written - right) > 4 * torch.finfo(dtype).eps * right

@@ -36,10 +36,11 @@ _OTHERS = ("torch", "triton", "pullback", "numpy")
 class Host(TorchFunctionMode):
     """Answers host code: tensors say that they are on a GPU and, lifted, that what is float64 is float32."""
 
-    def __init__(self, lifts: bool) -> None:
-        """Answer for a world that lifts floats to float64, or does not."""
+    def __init__(self, lifts: bool, device: str) -> None:
+        """Answer for a world that lifts floats to float64, or does not; tensors are made on a device."""
         super().__init__()
         self._lifts = lifts
+        self._device = device
         self.is_paused = False
 
     def __torch_function__(
@@ -66,7 +67,7 @@ class Host(TorchFunctionMode):
         args = tuple(self._here(x) for x in args)
         kwargs = {name: self._here(x, name) for name, x in kwargs.items()}
         out = func(*args, **kwargs)
-        if func in _EMPTY and out.dtype == torch.float64 and out.numel():
+        if func in _EMPTY and out.dtype == torch.float64 and out.numel() and out.device.type == "cpu":
             torch.empty(0, dtype=torch.float64).set_(out.untyped_storage()).numpy()[:] = POISON
         return out
 
@@ -74,8 +75,8 @@ class Host(TorchFunctionMode):
         if self._lifts and isinstance(x, torch.dtype) and x in _NARROW:
             return torch.float64
         if isinstance(x, torch.device) or (isinstance(x, str) and (name == "device" or x.startswith("cuda"))):
-            return "cpu" if torch.device(x).type != "meta" else x
-        return torch.device("cpu") if name == "device" and isinstance(x, int) else x
+            return self._device
+        return self._device if name == "device" and isinstance(x, int) else x
 
 
 _hosts: list[Host] = []
@@ -89,8 +90,8 @@ def hosted() -> Iterator[None]:
     if _hosts and not _hosts[-1].is_paused:
         yield
         return
-    lifts, default = launch.world().lifts, torch.get_default_dtype()
-    host = Host(lifts)
+    world, default = launch.world(), torch.get_default_dtype()
+    host, lifts = Host(world.lifts, "meta" if world.simulates else "cpu"), world.lifts
     if lifts:
         torch.set_default_dtype(torch.float64)
     _hosts.append(host)

@@ -426,6 +426,7 @@ def _stored(m: Machine, pointer: Value, value: Any, mask: Value | None) -> None:
     parts = [pointer, new] if mask is None else [pointer, new, mask]
     broadcast_shape([p.shape for p in parts])
     address, data, *where = aligned(*parts)
+    data = m.precision.in_memory(data, new.dtype)
     m.space.store(address, data, where[0] if where else None, m.programs)
 
 
@@ -679,7 +680,12 @@ def dot(
     precision = input_precision or ("ieee" if allow_tf32 is False else "tf32")
     a, b = input.data, other.data
     if not m.precision.lifts:
-        narrow = precision.startswith("tf32") and not precision.endswith("x3") and input.dtype.name == "fp32"
+        narrow = (
+            not m.precision.is_wide
+            and precision.startswith("tf32")
+            and not precision.endswith("x3")
+            and input.dtype.name == "fp32"
+        )
         a, b = (_as_tf32(x) if narrow else x.astype(np.float32) for x in (a, b))
     elif input.dtype.name == "fp64":
         out_dtype = tl.float64
@@ -716,11 +722,10 @@ def _wide(dtype: Any) -> Any:
 
 @_builtin("sum")
 def sum_(m: Machine, input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None) -> Value:
-    """Add along an axis; short integers in 32 bits."""
+    """Add along an axis: short integers in 32 bits, bfloat16 in float32, of which the sum then is."""
     x = _value(m, input)
     wide = cast(x, _wide(x.dtype) if dtype is None else dtype, m.precision)
-    total = m.precision.rounded(_reduced_axis(wide, axis, np.sum, keep_dims), wide.dtype)
-    return Value(total, wide.dtype if dtype is not None or x.dtype.is_int() else x.dtype)
+    return Value(m.precision.rounded(_reduced_axis(wide, axis, np.sum, keep_dims), wide.dtype), wide.dtype)
 
 
 @_builtin()

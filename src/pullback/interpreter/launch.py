@@ -18,11 +18,13 @@ from pullback.interpreter.errors import KernelError
 from pullback.interpreter.evaluate import Machine, Source, source_of
 from pullback.interpreter.language import BUILTINS
 from pullback.interpreter.memory import Memory, Space
-from pullback.interpreter.values import Precision, Value, to_value
+from pullback.interpreter.values import Array, Precision, Value, to_value
 
 _AT_ONCE = 1 << 20
 """Elements of a block, over all programs that run at once."""
 _MOST_AT_ONCE = 1024
+_LAST = 4
+"""Programs at the end of the grid that run where huge tensors are simulated."""
 _TYPES = {
     torch.float64: tl.float64, torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16,
     torch.bool: tl.int1, torch.int8: tl.int8, torch.int16: tl.int16, torch.int32: tl.int32, torch.int64: tl.int64,
@@ -64,6 +66,9 @@ class World:
     Attributes:
         lifts: whether every float of a kernel is held in float64; otherwise each is rounded as on the device.
         config: which of its configurations an autotuner takes, modulo their number.
+        is_wide: if it does not lift, whether floats shorter than float32 are rounded in memory alone.
+        simulates: whether tensors are on "meta", so huge ones take no memory: kernels load zeros, the first program
+            and the last ones run, and all that is checked is where they access memory.
         undefined: what masked-off lanes of a load without `other` hold.
         irregularities: the first of each kind at each line.
         launches: number of launches.
@@ -73,6 +78,8 @@ class World:
     """
 
     lifts: bool = True
+    is_wide: bool = False
+    simulates: bool = False
     config: int = 0
     undefined: float = 0.0
     irregularities: list[Irregularity] = field(default_factory=list)
@@ -80,6 +87,11 @@ class World:
     blocks: set[int] = field(default_factory=set)
     configurations: int = 1
     bare_loads: set[tuple[str, int]] = field(default_factory=set)
+
+    @property
+    def precision(self) -> Precision:
+        """How kernels hold floats."""
+        return Precision(self.lifts, self.is_wide)
 
 
 _current = World()
@@ -144,7 +156,7 @@ class _Launch:
         self._source = source
         self._grid = grid
         self._world = world
-        self._precision = Precision(world.lifts)
+        self._precision = world.precision
         self._space = Space(self._precision, self._note)
         self._machine = Machine(world, self._space, grid)
 
@@ -158,8 +170,8 @@ class _Launch:
         self._space.uses_locks = _waits(self._source)
         step = 1 if self._space.uses_locks else max(1, min(_MOST_AT_ONCE, _AT_ONCE // math.prod(blocks[:2])))
         try:
-            for start in range(0, count, step):
-                self._machine.programs = np.arange(start, min(start + step, count))
+            for programs in self._groups(count, step):
+                self._machine.programs = programs
                 with np.errstate(all="ignore"):
                     self._machine.run(self._source, [], named)
         except (KernelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -167,6 +179,14 @@ class _Launch:
             raise KernelError(f"{self._source.name} ({file.rsplit('/', 1)[-1]}:{line}): {error}") from error
         finally:
             self._space.write_back()
+
+    def _groups(self, count: int, step: int) -> Iterator[Array]:
+        """Yield the programs that run at once."""
+        if self._world.simulates and count:
+            yield np.unique([0, *range(max(count - _LAST, 0), count)])
+            return
+        for start in range(0, count, step):
+            yield np.arange(start, min(start + step, count))
 
     def _argument(self, name: str, x: Any) -> Any:
         while isinstance(x, tl.constexpr):
@@ -187,7 +207,7 @@ class _Launch:
 
     def _pointer(self, name: str, tensor: torch.Tensor) -> Value:
         dtype = _TYPES.get(tensor.dtype)
-        if dtype is None or tensor.device.type != "cpu":
+        if dtype is None or tensor.device.type not in ("cpu", "meta"):
             raise KernelError(f"{self._source.name}: the argument {name} is {tensor.dtype} on {tensor.device}")
         if self._world.lifts and dtype == tl.float64:
             dtype = tl.float32  # an input that the audit holds in float64: as the host's code, the kernel has float32

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pullback._torch import storage_of
 from pullback.interpreter.errors import KernelError
 from pullback.interpreter.host import POISON
 from pullback.interpreter.values import Array, Precision
@@ -62,36 +63,53 @@ class Touches:
 
 
 class Memory:
-    """A storage of PyTorch during a launch: a flat array of elements as kernels see them."""
+    """A storage of PyTorch during a launch: a flat array of elements as kernels see them.
+
+    Attributes:
+        data: the elements; `None` for a tensor on "meta", of which only the size is known.
+        size: their number.
+        item_size: bytes of each, as kernels hold it.
+        element_size: bytes of each, as PyTorch holds it.
+        names: the parameters of the kernel that point here.
+    """
 
     def __init__(self, tensor: torch.Tensor, number: int, dtype: Any, precision: Precision) -> None:
         """Take the whole storage of a tensor.
 
         Args:
-            tensor: one on the CPU.
+            tensor: one on the CPU, or on "meta".
             number: counts the memories of the launch, from 1.
             dtype: the type of its elements, Triton's.
             precision: how kernels hold them.
         """
-        storage = tensor.untyped_storage()
-        flat = torch.empty(0, dtype=tensor.dtype)
-        flat.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
         held = np.dtype(precision.held(dtype))
-        self._flat = flat
         self.names: list[str] = []
         self.base = (number << _SHIFT) + _MIDDLE
         self.dtype = dtype
-        self.element_size = tensor.element_size()
+        self.element_size, self.item_size = tensor.element_size(), int(held.itemsize)
+        self.size = int(tensor.untyped_storage().nbytes()) // self.element_size
+        self.is_written = self.has_poison = self._is_copy = False
+        self.data: Array | None = None
+        if tensor.device.type != "meta":
+            self._take(tensor, held)
+
+    def _take(self, tensor: torch.Tensor, held: np.dtype[Any]) -> None:
+        flat = torch.empty(0, dtype=tensor.dtype)
+        flat.set_(tensor.untyped_storage(), 0, (self.size,), (1,))
+        self._flat = flat
         as_torch = torch.from_numpy(np.empty(0, held)).dtype
         self._is_copy = as_torch != tensor.dtype
-        self.data: Array = (flat.to(as_torch) if self._is_copy else flat).numpy()
-        self.is_written = False
+        self.data = (flat.to(as_torch) if self._is_copy else flat).numpy()
         self.has_poison = held == np.float64 and bool((self.data.view(np.uint64) == _POISON_BITS).any())
-        self.readers, self.writers = Touches(self.data.size), Touches(self.data.size)
+        self.readers, self.writers = Touches(self.size), Touches(self.size)
+
+    def elements(self, held: Any) -> Array | None:
+        """The elements as a type of the same width."""
+        return self.data if self.data is None or self.data.dtype == held else self.data.view(held)
 
     def write_back(self) -> None:
         """Copy elements that are held otherwise than PyTorch holds them to the storage."""
-        if self._is_copy and self.is_written:
+        if self._is_copy and self.is_written and self.data is not None:
             self._flat.copy_(torch.from_numpy(self.data).to(self._flat.dtype))
 
     def __str__(self) -> str:
@@ -107,13 +125,11 @@ class Space:
         self._note = note
         self._memories: list[Memory] = []
         self._of_storage: dict[int, Memory] = {}
-        self.checks_races = True
         self.uses_locks = False
 
     def pointer_to(self, tensor: torch.Tensor, name: str, dtype: Any) -> int:
         """Return the address of a tensor's first element."""
-        storage = tensor.untyped_storage()
-        key = storage.data_ptr() or id(storage)
+        key = storage_of(tensor)
         memory = self._of_storage.get(key)
         if memory is None:
             memory = Memory(tensor, len(self._memories) + 1, dtype, self._precision)
@@ -122,7 +138,7 @@ class Space:
         if memory.dtype != dtype and memory.element_size != tensor.element_size():
             raise KernelError(f"the memory of {name} is passed under two types, {memory.dtype} and {dtype}")
         memory.names.append(name)
-        return memory.base + int(tensor.storage_offset()) * memory.data.itemsize
+        return int(memory.base + tensor.storage_offset() * memory.item_size)
 
     def write_back(self) -> None:
         """Give what kernels wrote to PyTorch."""
@@ -144,11 +160,11 @@ class Space:
         out: Array | None = None
         held = self._precision.held(dtype)
         for memory, index, at in self._found(flat_address, positions, "load", shape, programs, held):
-            data = memory.data if memory.data.dtype == held else memory.data.view(held)
-            got = data[index]
+            data = memory.elements(held)
+            got = np.zeros(index.size, held) if data is None else data[index]
             if memory.has_poison:
                 self._read_poison(memory, index, at, got, shape, programs)
-            if self.checks_races:
+            if data is not None:
                 self._read(memory, index, at, shape, programs)
             if out is None and at is None:
                 return got.reshape(shape)
@@ -162,9 +178,10 @@ class Space:
         flat_address, positions = _flat(address, mask, shape)
         new = np.broadcast_to(value, shape).reshape(-1)
         for memory, index, at in self._found(flat_address, positions, "store", shape, programs, value.dtype):
-            data = memory.data if memory.data.dtype == value.dtype else memory.data.view(value.dtype)
+            data = memory.elements(value.dtype)
             written = new if at is None else new[at]
-            self._written(memory, data, index, at, written, shape, programs)
+            if data is not None:
+                self._written(memory, data, index, at, written, shape, programs)
 
     def update(
         self,
@@ -190,7 +207,9 @@ class Space:
         new = np.broadcast_to(value, shape).reshape(-1)
         out = np.zeros(int(np.prod(shape)), value.dtype)
         for memory, index, at in self._found(flat_address, positions, "atomic", shape, programs, value.dtype):
-            data = memory.data if memory.data.dtype == value.dtype else memory.data.view(value.dtype)
+            data = memory.elements(value.dtype)
+            if data is None:
+                continue
             lanes = new if at is None else new[at]
             if memory.has_poison:
                 self._read_poison(memory, index, at, data[index], shape, programs)
@@ -236,16 +255,15 @@ class Space:
             self._note("out-of-bounds", None, program, f"{what} at an address of no tensor")
             return
         memory = self._memories[number - 1]
-        size = memory.data.itemsize
-        if np.dtype(held).itemsize != size:
-            raise KernelError(f"{what} of {np.dtype(held)} in the memory of {memory}, which has {memory.data.dtype}")
-        index = (address - memory.base) // size
-        outside = (index < 0) | (index >= memory.data.size)
+        if np.dtype(held).itemsize != memory.item_size:
+            raise KernelError(f"{what} of {np.dtype(held)} in the memory of {memory}, which has {memory.dtype}")
+        index = (address - memory.base) // memory.item_size
+        outside = (index < 0) | (index >= memory.size)
         if outside.any():
             where = np.flatnonzero(outside)
             position = int(where[0]) if at is None else int(at[where[0]])
             count = f"{where.size} elements, the first" if where.size > 1 else "element"
-            clause = f"{what} of {count} {int(index[where[0]])} of {memory}, whose storage has {memory.data.size}"
+            clause = f"{what} of {count} {int(index[where[0]])} of {memory}, whose storage has {memory.size}"
             self._note("out-of-bounds", memory, _program_of(position, shape, programs), clause)
             inside = np.flatnonzero(~outside)
             index, at = index[inside], inside if at is None else at[inside]
@@ -286,9 +304,6 @@ class Space:
         programs: Array,
     ) -> None:
         memory.is_written = True
-        if not self.checks_races:
-            data[index] = new
-            return
         lanes = self._lanes(at, shape, programs, index.size)
         changes = _differ(data[index], new)
         data[index] = new

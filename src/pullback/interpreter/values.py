@@ -31,11 +31,20 @@ _OF_TORCH = {
 """Types that NumPy lacks: held in float32, rounded as PyTorch rounds."""
 
 
+_SHORT = _OF_TORCH | {"fp16": torch.float16}
+
+
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How floats are held: all in float64 if `lifts`, else rounded to their type after each operation."""
+    """How floats are held: all in float64 if it lifts, else rounded to their type after each operation.
+
+    Attributes:
+        lifts: whether it does.
+        is_wide: if not, whether floats shorter than float32 are rounded in memory alone, and held in float32 elsewhere.
+    """
 
     lifts: bool
+    is_wide: bool = False
 
     def held(self, dtype: Any) -> Any:
         """Return NumPy's type of the arrays that hold numbers, or addresses, of a type."""
@@ -45,6 +54,8 @@ class Precision:
             return _INTEGERS[dtype.name]
         if self.lifts:
             return np.float64
+        if self.is_wide and dtype.name == "fp16":
+            return np.float32
         return _FLOATS.get(dtype.name, np.float32)
 
     def rounded(self, data: Array, dtype: Any) -> Array:
@@ -54,11 +65,18 @@ class Precision:
             return np.asarray(data != 0)
         if data.dtype != held:
             data = _wrapped(data, held) if dtype.is_int() else data.astype(held)
-        if self.lifts or dtype.name not in _OF_TORCH:
-            return data
-        as_tensor = torch.from_numpy(np.ascontiguousarray(data))
-        again: Array = as_tensor.to(_OF_TORCH[dtype.name]).to(torch.float32).numpy()
-        return again
+        return data if self.lifts or self.is_wide or dtype.name not in _OF_TORCH else _narrowed(data, dtype)
+
+    def in_memory(self, data: Array, dtype: Any) -> Array:
+        """Return an array, rounded as one of its type, as memory holds it."""
+        return _narrowed(data, dtype) if self.is_wide and dtype.name in _SHORT else data
+
+
+def _narrowed(data: Array, dtype: Any) -> Array:
+    """Return float32 numbers rounded to a shorter type, as float32."""
+    as_tensor = torch.from_numpy(np.ascontiguousarray(data))
+    again: Array = as_tensor.to(_SHORT[dtype.name]).to(torch.float32).numpy()
+    return again
 
 
 def _wrapped(data: Array, held: Any) -> Array:

@@ -52,7 +52,11 @@ _RETURN, _BREAK, _CONTINUE, _GONE = "return", "break", "continue", "gone"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A function of Triton: its syntax tree, and what its names stand for."""
+    """A function of Triton: its syntax tree, and what its names stand for.
+
+    Attributes:
+        waits: whether programs may wait for one another in it.
+    """
 
     name: str
     file: str
@@ -61,6 +65,7 @@ class Source:
     signature: inspect.Signature
     names: dict[str, Any]
     globals_: dict[str, Any]
+    waits: bool
 
     def line(self, node: ast.AST) -> int:
         """The line of a part of it, in its file."""
@@ -91,7 +96,22 @@ def source_of(function: Any) -> Source:
     closure = inspect.getclosurevars(function).nonlocals
     file = inspect.getsourcefile(function) or ""
     return Source(
-        function.__name__, file, first, tree, inspect.signature(function), dict(closure), function.__globals__
+        function.__name__,
+        file,
+        first,
+        tree,
+        inspect.signature(function),
+        dict(closure),
+        function.__globals__,
+        _waits(tree),
+    )
+
+
+def _waits(tree: ast.FunctionDef) -> bool:
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == "atomic_cas")
+        or (isinstance(node, ast.While) and any(isinstance(inner, ast.Call) for inner in ast.walk(node.test)))
+        for node in ast.walk(tree)
     )
 
 

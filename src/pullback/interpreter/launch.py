@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -167,7 +166,7 @@ class _Launch:
         numbers = [x for x in named.values() if isinstance(x, int) and not isinstance(x, bool) and x > 1]
         blocks = sorted((n for n in numbers if n & (n - 1) == 0), reverse=True)
         world.blocks.update(blocks)
-        self._space.uses_locks = _waits(self._source)
+        self._space.uses_locks = self._source.waits
         step = 1 if self._space.uses_locks else max(1, min(_MOST_AT_ONCE, _AT_ONCE // math.prod(blocks[:2])))
         try:
             for programs in self._groups(count, step):
@@ -233,15 +232,6 @@ class _Launch:
 def _is_constexpr(source: Source, name: str) -> bool:
     annotation = source.signature.parameters[name].annotation
     return annotation is tl.constexpr or (isinstance(annotation, str) and annotation.endswith("constexpr"))
-
-
-def _waits(source: Source) -> bool:
-    """Whether programs may wait for one another, so that they run one after the other here."""
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr == "atomic_cas")
-        or (isinstance(node, ast.While) and any(isinstance(inner, ast.Call) for inner in ast.walk(node.test)))
-        for node in ast.walk(source.node)
-    )
 
 
 def pick(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -167,7 +167,7 @@ def aligned(*values: Value) -> list[Array]:
 
 def cast(x: Value, dtype: Any, precision: Precision) -> Value:
     """Convert to a type; a pointer only to a pointer or an integer."""
-    if x.dtype == dtype:
+    if x.dtype is dtype or x.dtype == dtype:
         return x
     if dtype.is_ptr() or x.dtype.is_ptr():
         return Value(x.data.astype(precision.held(dtype)), dtype)
@@ -180,6 +180,8 @@ def common_type(a: Any, b: Any, op: str = "", a_number: bool = False, b_number: 
     A number known at compile time takes the type of the block, unless its kind is higher.
     """
     divides = op in ("/", "%")
+    if a is b and (a is tl.float32 or not divides):
+        return a
     if a_number != b_number:
         number, block = (a, b) if a_number else (b, a)
         if _kind(number) <= _kind(block):

@@ -32,6 +32,9 @@ def collatz(starts, lengths, n):
 def test_loops_end_at_another_time_in_each_program():
     starts = torch.arange(1, 20, dtype=torch.int32)
     lengths = torch.full((19,), -1, dtype=torch.int32)
+    world = launch(collatz, starts, lengths, 19, grid=(32,))
+    assert list(world.branches.values()) == [{True, False}] * 2
+    assert list(launch(collatz, starts, lengths, 19, grid=(1,)).branches.values()) == [{False}]
     launch(collatz, starts, lengths, 19, grid=(32,))
 
     def length(x: int) -> int:

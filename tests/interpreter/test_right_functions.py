@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from tests.check.triton_functions.mutants import right_names  # noqa: E402
+from tests.check.triton_functions.mutants import right_names
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -334,7 +334,10 @@ class Machine:
         return _RETURN
 
     def _if(self, node: ast.If, frame: Frame) -> str | None:
-        test = self._truth(self.eval(node.test, frame))
+        condition = self.eval(node.test, frame)
+        test = self._truth(condition)
+        if isinstance(condition, Value):
+            self._reached(node, test)
         if isinstance(test, bool):
             return self._block(node.body if test else node.orelse, frame)
         groups = [(np.flatnonzero(test), node.body), (np.flatnonzero(~test), node.orelse)]
@@ -344,6 +347,10 @@ class Machine:
             self.programs = part.programs
             self._settle(self._block(body, part), part, stayed)
         return self._rejoin(frame, stayed)
+
+    def _reached(self, node: ast.If, test: bool | Array) -> None:
+        ways = {test} if isinstance(test, bool) else {True, False}
+        self.world.branches.setdefault(self.place(), set()).update(ways)
 
     def _settle(self, signal: str | None, part: Frame, stayed: list[Frame]) -> None:
         """Put a group where its programs go on."""

@@ -73,6 +73,7 @@ class World:
         launches: number of launches.
         blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
         configurations: the largest number of configurations of an autotuner.
+        branches: by file and line of an `if` that is decided when the kernel runs, which ways programs went.
         bare_loads: file and line of loads without `other` in which lanes were masked off.
     """
 
@@ -85,6 +86,7 @@ class World:
     launches: int = 0
     blocks: set[int] = field(default_factory=set)
     configurations: int = 1
+    branches: dict[tuple[str, int], set[bool]] = field(default_factory=dict)
     bare_loads: set[tuple[str, int]] = field(default_factory=set)
 
     @property

@@ -70,9 +70,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         for mutant in MUTANTS:
             if options.only in mutant.name:
-                yield judged(
-                    mutant.name, shown_by(mutant), load(mutant, Path(folder)), mutant.needs_reference, options.budget
-                )
+                module = load(mutant, Path(folder))
+                yield judged(mutant.name, shown_by(mutant), module, mutant.needs_reference, options.budget)
 
 
 def shown_by(mutant: Mutant) -> str:
@@ -92,18 +91,15 @@ def main() -> int:
     for row in rows(options):
         found.append(row)
         mark = "     " if not row.shows else "found" if row.errors else "LIVES"
-        print(
-            f"{mark} {row.seconds:6.1f} s  {row.name:45} {row.shows:10} {' '.join(row.errors)} ({' '.join(row.warnings)})",
-            flush=True,
-        )
+        rules = f"{' '.join(row.errors)} ({' '.join(row.warnings)})"
+        print(f"{mark} {row.seconds:6.1f} s  {row.name:45} {row.shows:10} {rules}", flush=True)
     accused = [row for row in found if not row.shows and row.errors]
     for shows in sorted({row.shows for row in found if row.shows}):
         of_kind = [row for row in found if row.shows == shows]
         print(f"{shows:10} {sum(bool(row.errors) for row in of_kind):4} of {len(of_kind)}")
     mutants = [row for row in found if row.shows]
-    print(
-        f"{sum(bool(r.errors) for r in mutants)} of {len(mutants)} mutants found, {len(accused)} right Functions accused"
-    )
+    dead = sum(bool(row.errors) for row in mutants)
+    print(f"{dead} of {len(mutants)} mutants found, {len(accused)} right Functions accused")
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in found], indent=1), encoding="utf-8")
     return bool(accused)

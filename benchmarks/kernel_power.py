@@ -1,0 +1,109 @@
+"""Number of planted faults of Triton kernels that `pullback.check` finds without a GPU.
+
+Runs the right Functions of `tests/check/triton_functions` and their mutants through `pullback.check(function, *inputs)`
+with one small example each, as a user would. A finding of severity error kills a mutant; on a right Function it is a
+false alarm. Mutants that are wrong forward and backward alike are given the formula as well, as `reference=`.
+
+    python benchmarks/kernel_power.py [--only TEXT] [--right] [--budget S] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pullback import interpreter
+
+interpreter.enter()
+
+import torch  # noqa: E402
+from tests.check.triton_functions.mutants import MUTANTS, Mutant, function_of, load, load_right, right_names  # noqa: E402
+
+import pullback  # noqa: E402
+
+
+@dataclass
+class Row:
+    """The verdict on one Function.
+
+    Attributes:
+        name: the right Function, or the mutant.
+        shows: what it takes to see the fault; "" for a right Function.
+        errors, warnings: rules with such a finding.
+        seconds: duration.
+    """
+
+    name: str
+    shows: str
+    errors: list[str]
+    warnings: list[str]
+    seconds: float
+
+
+def judged(name: str, shows: str, module: ModuleType, with_reference: bool, budget: float) -> Row:
+    """Audit the Function of a module with its example."""
+    args = [x.detach() if isinstance(x, torch.Tensor) else x for x in module.example()]
+    more = {"reference": module.reference} if with_reference else {}
+    start = time.perf_counter()
+    report = pullback.check(function_of(module), *args, budget=budget, **more)
+    seconds = time.perf_counter() - start
+    by = {s: sorted({f.rule for f in report.findings if f.severity == s}) for s in ("error", "warning")}
+    return Row(name, shows, by["error"], by["warning"], round(seconds, 1))
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the verdict on each right Function and each mutant that is asked for."""
+    for name in right_names():
+        if options.only in name:
+            yield judged(name, "", load_right(name), True, options.budget)
+    if options.right:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for mutant in MUTANTS:
+            if options.only in mutant.name:
+                module = load(mutant, Path(folder))
+                yield judged(mutant.name, shown_by(mutant), module, mutant.needs_reference, options.budget)
+
+
+def shown_by(mutant: Mutant) -> str:
+    """Return what it takes to see a mutant."""
+    return "reference" if mutant.needs_reference else mutant.shows
+
+
+def main() -> int:
+    """Print a line for each Function, and the totals; return 1 if a right one is accused."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", metavar="TEXT", help="those with this in their name")
+    parser.add_argument("--right", action="store_true", help="the right Functions alone")
+    parser.add_argument("--budget", type=float, default=10.0, metavar="S", help="of each audit (10)")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    found = []
+    for row in rows(options):
+        found.append(row)
+        mark = "     " if not row.shows else "found" if row.errors else "LIVES"
+        rules = f"{' '.join(row.errors)} ({' '.join(row.warnings)})"
+        print(f"{mark} {row.seconds:6.1f} s  {row.name:45} {row.shows:10} {rules}", flush=True)
+    accused = [row for row in found if not row.shows and row.errors]
+    for shows in sorted({row.shows for row in found if row.shows}):
+        of_kind = [row for row in found if row.shows == shows]
+        print(f"{shows:10} {sum(bool(row.errors) for row in of_kind):4} of {len(of_kind)}")
+    mutants = [row for row in found if row.shows]
+    dead = sum(bool(row.errors) for row in mutants)
+    print(f"{dead} of {len(mutants)} mutants found, {len(accused)} right Functions accused")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in found], indent=1), encoding="utf-8")
+    return bool(accused)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Runs Triton kernels on CPU tensors, without a GPU: `enter`, then call.
+
+Kernels are evaluated from their source, many programs at once, in float64 or rounded as on the device. Every access
+to memory is checked.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pullback.interpreter.host import enter, hosting, is_entered, is_useful
+
+if TYPE_CHECKING:
+    from pullback.interpreter.launch import Irregularity, World, inside, world
+
+__all__ = [
+    "LINES", "Irregularity", "World", "enter", "hosting", "inside", "is_entered", "is_possible", "is_useful", "world",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import Triton only where kernels are run."""
+    if name in ("Irregularity", "World", "inside", "world"):
+        return getattr(importlib.import_module("pullback.interpreter.launch"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+LINES = ("from pullback import interpreter", "interpreter.enter()")
+"""Lines of a script after which kernels are interpreted: before it imports them."""
+
+
+def is_possible() -> bool:
+    """Whether kernels are to be interpreted here: Triton is installed, and there is no accelerator to run them."""
+    return find_spec("triton") is not None and not torch.accelerator.is_available()

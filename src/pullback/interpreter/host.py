@@ -1,0 +1,282 @@
+"""The world around kernels: host code that asks for a GPU gets its answers, on CPU tensors.
+
+Without it the code of a library says that its tensors are not on CUDA, makes float32 tensors between float64 kernels,
+or asks a driver that is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
+
+POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
+"""What memory that nobody wrote holds: a NaN that no computation gives."""
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPE, _DEVICE, _IS_CUDA = (getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "is_cuda"))
+_EMPTY = {
+    torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
+}  # fmt: skip
+_NARROWING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+_GPU = torch.device("cuda", 0)
+_METHODS = ("forward", "backward", "setup_context", "jvp", "vjp")
+_OTHERS = ("torch", "triton", "pullback", "numpy")
+"""Packages that use Triton, or may, whose functions are not kernels to audit."""
+
+
+class Host(TorchFunctionMode):
+    """Answers host code: tensors say that they are on a GPU and, lifted, that what is float64 is float32."""
+
+    def __init__(self, lifts: bool, device: str) -> None:
+        """Answer for a world that lifts floats to float64, or does not; tensors are made on a device."""
+        super().__init__()
+        self._lifts = lifts
+        self._device = device
+        self.is_paused = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function of PyTorch with what is on the CPU, and float64 if the world lifts."""
+        kwargs = kwargs or {}
+        if self.is_paused:
+            return func(*args, **kwargs)
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func == _IS_CUDA:
+            return True
+        if func == _DEVICE:
+            return _GPU
+        if self._lifts:
+            if func == _DTYPE:
+                true = func(*args)
+                return torch.float32 if true == torch.float64 else true
+            if func is torch.Tensor.element_size and args[0].dtype == torch.float64:
+                return 4
+            if func in _NARROWING:
+                return args[0].double()
+        args = tuple(self._here(x) for x in args)
+        kwargs = {name: self._here(x, name) for name, x in kwargs.items()}
+        out = func(*args, **kwargs)
+        if func in _EMPTY and out.dtype == torch.float64 and out.numel() and out.device.type == "cpu":
+            torch.empty(0, dtype=torch.float64).set_(out.untyped_storage()).numpy()[:] = POISON
+        return out
+
+    def _here(self, x: Any, name: str = "") -> Any:
+        if self._lifts and isinstance(x, torch.dtype) and x in _NARROW:
+            return torch.float64
+        if isinstance(x, torch.device) or (isinstance(x, str) and (name == "device" or x.startswith("cuda"))):
+            return self._device
+        return self._device if name == "device" and isinstance(x, int) else x
+
+
+_hosts: list[Host] = []
+
+
+@contextlib.contextmanager
+def hosted() -> Iterator[None]:
+    """Run host code: what it asks for is answered."""
+    from pullback.interpreter import launch
+
+    if _hosts and not _hosts[-1].is_paused:
+        yield
+        return
+    world, default = launch.world(), torch.get_default_dtype()
+    host, lifts = Host(world.lifts, "meta" if world.simulates else "cpu"), world.lifts
+    if lifts:
+        torch.set_default_dtype(torch.float64)
+    _hosts.append(host)
+    try:
+        with host:
+            yield
+    finally:
+        _hosts.pop()
+        torch.set_default_dtype(default)
+
+
+@contextlib.contextmanager
+def _paused() -> Iterator[None]:
+    """Run our own code inside of host code: tensors say what they are."""
+    host = _hosts[-1] if _hosts else None
+    before = host is not None and host.is_paused
+    if host is not None:
+        host.is_paused = True
+    try:
+        yield
+    finally:
+        if host is not None:
+            host.is_paused = before
+
+
+def hosting(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a callable that makes a call as host code."""
+
+    @functools.wraps(call, updated=())
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with hosted():
+            return call(*args, **kwargs)
+
+    return run
+
+
+# ---- entering -------------------------------------------------------------------------------------------------------
+
+_is_entered = False
+
+
+def is_entered() -> bool:
+    """Whether kernels of this process are interpreted."""
+    return _is_entered
+
+
+def enter() -> None:
+    """Interpret kernels from now on in this process; to be called before the code that uses Triton is imported."""
+    global _is_entered
+    if _is_entered:
+        return
+    _is_entered = True
+    os.environ.pop("TRITON_INTERPRET", None)  # with it, Triton's own interpreter takes the place of `triton.jit`
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # host code under `torch.compile` runs as it stands
+    _replace_launches()
+    _replace_driver()
+    _adopt_functions()
+
+
+def _replace_launches() -> None:
+    import triton
+
+    from pullback.interpreter import launch
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        if not warmup:
+            with _paused():
+                launch.run(self, args, grid, kwargs)
+        return launch.COMPILED
+
+    def tune(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return launch.pick(self, args, kwargs)
+
+    triton.JITFunction.run = run
+    triton.JITFunction.warmup = lambda self, *args, **kwargs: launch.COMPILED
+    triton.runtime.Autotuner.run = tune
+
+
+def _replace_driver() -> None:
+    """Put a GPU in place by which libraries choose sizes of blocks: that of an H100, with few processors."""
+    import triton
+
+    processors, shared = 2, 232448
+    properties = {"multiprocessor_count": processors, "max_shared_mem": shared, "warpSize": 32, "max_num_regs": 65536}
+    target = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
+    triton.runtime.driver.set_active(
+        SimpleNamespace(
+            get_current_target=lambda: target,
+            get_current_device=lambda: 0,
+            get_active_torch_device=lambda: torch.device("cpu"),
+            get_current_stream=lambda device=None: 0,
+            utils=SimpleNamespace(get_device_properties=lambda device=0: properties),
+        )
+    )
+    device = SimpleNamespace(
+        multi_processor_count=processors, name="NVIDIA H100 (interpreted)", total_memory=1 << 33, major=9, minor=0,
+        warp_size=32, shared_memory_per_block_optin=shared, gcnArchName="",
+    )  # fmt: skip
+    answers = {
+        "get_device_properties": device, "get_device_capability": (9, 0), "current_device": 0, "device_count": 1,
+        "get_device_name": device.name, "synchronize": None, "set_device": None,
+    }  # fmt: skip
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, lambda device=None, answer=answer: answer)
+    for module in (torch.cuda, torch.cpu):
+        module.device = lambda device=None: contextlib.nullcontext()  # type: ignore[attr-defined]
+
+
+def _adopt_functions() -> None:
+    """Run the methods of Functions as host code: those of today, and those that are defined later."""
+    before = Function.__init_subclass__
+
+    def adopt_new(cls: Any, **kwargs: Any) -> None:
+        before(**kwargs)
+        _adopt(cls)
+
+    Function.__init_subclass__ = classmethod(adopt_new)  # type: ignore[assignment,arg-type]
+    todo = list(Function.__subclasses__())
+    while todo:
+        cls = todo.pop()
+        todo += cls.__subclasses__()
+        _adopt(cls)
+
+
+def _adopt(cls: type) -> None:
+    if cls.__module__.partition(".")[0] in _OTHERS:
+        return
+    for name in _METHODS:
+        method = vars(cls).get(name)
+        if isinstance(method, staticmethod):
+            setattr(cls, name, staticmethod(_as_host_code(method.__func__, cls.__module__)))
+
+
+def _as_host_code(method: Callable[..., Any], module: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not is_useful(module):
+            return method(*args, **kwargs)
+        with hosted():
+            return method(*args, **kwargs)
+
+    return run
+
+
+# ---- which code uses kernels ----------------------------------------------------------------------------------------
+
+_useful: dict[str, bool] = {}
+
+
+def is_useful(module: str) -> bool:
+    """Whether a module, or one of its package whose functions it uses, launches kernels."""
+    if not _is_entered:
+        return False
+    if module not in _useful:
+        _useful[module] = any(map(_has_kernels, _reached_from(module)))
+    return _useful[module]
+
+
+def _reached_from(name: str) -> Iterator[ModuleType]:
+    """Yield a module, and those of its package, or of loose files, from which its functions and classes are."""
+    package = name.partition(".")[0]
+    todo, seen = [name], {name}
+    while todo:
+        module = sys.modules.get(todo.pop())
+        if module is None:
+            continue
+        yield module
+        for value in list(vars(module).values()):
+            other = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            if isinstance(other, str) and other not in seen and _belongs(other, package):
+                seen.add(other)
+                todo.append(other)
+
+
+def _belongs(module: str, package: str) -> bool:
+    top = module.partition(".")[0]
+    if top in _OTHERS or top in sys.stdlib_module_names:
+        return False
+    if top == package:
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None) or "site-packages"
+    return "." not in module and "site-packages" not in file and not file.endswith("__init__.py")
+
+
+def _has_kernels(module: ModuleType) -> bool:
+    from triton.runtime import KernelInterface
+
+    return any(isinstance(value, KernelInterface) for value in list(vars(module).values()))

@@ -1,0 +1,250 @@
+"""The launch of a kernel: its arguments, its grid, and the record of what happens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import triton.language as tl
+
+from pullback.interpreter.errors import KernelError
+from pullback.interpreter.evaluate import Machine, Source, source_of
+from pullback.interpreter.language import BUILTINS
+from pullback.interpreter.memory import Memory, Space
+from pullback.interpreter.values import Array, Precision, Value, to_value
+
+_AT_ONCE = 1 << 20
+"""Elements of a block, over all programs that run at once."""
+_MOST_AT_ONCE = 1024
+_LAST = 4
+"""Programs at the end of the grid that run where huge tensors are simulated."""
+_TYPES = {
+    torch.float64: tl.float64, torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16,
+    torch.bool: tl.int1, torch.int8: tl.int8, torch.int16: tl.int16, torch.int32: tl.int32, torch.int64: tl.int64,
+    torch.uint8: tl.uint8, torch.uint16: tl.uint16, torch.uint32: tl.uint32, torch.uint64: tl.uint64,
+    torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5, torch.float8_e4m3fnuz: tl.float8e4b8,
+    torch.float8_e5m2fnuz: tl.float8e5b16,
+}  # fmt: skip
+
+Kind = Literal["out-of-bounds", "data-race", "uninitialised-memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Irregularity:
+    """An access to memory that no right kernel makes.
+
+    Attributes:
+        kind: what is wrong.
+        kernel: its name.
+        file: where its source is.
+        line: the line of the access.
+        program: the index of the program in the grid.
+        argument: the parameter whose memory it is; "" if the address is of none.
+        what: a clause that tells it.
+    """
+
+    kind: Kind
+    kernel: str
+    file: str
+    line: int
+    program: tuple[int, int, int]
+    argument: str
+    what: str
+
+
+@dataclass(eq=False)
+class World:
+    """How kernels run, and what they did.
+
+    Attributes:
+        lifts: whether every float of a kernel is held in float64; otherwise each is rounded as on the device.
+        config: which of its configurations an autotuner takes, modulo their number.
+        is_wide: if it does not lift, whether floats shorter than float32 are rounded in memory alone.
+        simulates: whether tensors are on "meta", so huge ones take no memory: kernels load zeros, the first program
+            and the last ones run, and all that is checked is where they access memory.
+        undefined: what masked-off lanes of a load without `other` hold.
+        irregularities: the first of each kind at each line.
+        launches: number of launches.
+        blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
+        configurations: the largest number of configurations of an autotuner.
+        branches: by file and line of an `if` that is decided when the kernel runs, which ways programs went.
+        bare_loads: file and line of loads without `other` in which lanes were masked off.
+    """
+
+    lifts: bool = True
+    is_wide: bool = False
+    simulates: bool = False
+    config: int = 0
+    undefined: float = 0.0
+    irregularities: list[Irregularity] = field(default_factory=list)
+    launches: int = 0
+    blocks: set[int] = field(default_factory=set)
+    configurations: int = 1
+    branches: dict[tuple[str, int], set[bool]] = field(default_factory=dict)
+    bare_loads: set[tuple[str, int]] = field(default_factory=set)
+
+    @property
+    def precision(self) -> Precision:
+        """How kernels hold floats."""
+        return Precision(self.lifts, self.is_wide)
+
+
+_current = World()
+
+
+def world() -> World:
+    """Return the world in which kernels run now."""
+    return _current
+
+
+@contextmanager
+def inside(another: World) -> Iterator[World]:
+    """Run kernels in another world."""
+    global _current
+    before, _current = _current, another
+    try:
+        yield another
+    finally:
+        _current = before
+
+
+COMPILED = SimpleNamespace(
+    n_regs=32, n_spills=0, metadata=SimpleNamespace(shared=0, num_warps=4, num_stages=2), _init_handles=lambda: None
+)
+"""What a launch returns on a GPU: the compiled kernel, of which host code asks what it occupies."""
+
+
+def run(kernel: Any, args: tuple[Any, ...], grid: Any, options: Mapping[str, Any]) -> None:
+    """Run a kernel on CPU tensors.
+
+    Args:
+        kernel: made by `triton.jit`.
+        args: its positional arguments.
+        grid: the number of programs along each axis, or a function of the arguments that returns it.
+        options: its other arguments, and options of the compiler, which are ignored.
+
+    Raises:
+        KernelError: the kernel cannot be interpreted, or raises at a line that it names.
+    """
+    source = source_of(kernel.fn)
+    known = source.signature.parameters
+    try:
+        bound = source.signature.bind(*args, **{name: x for name, x in options.items() if name in known})
+    except TypeError as error:
+        raise KernelError(f"{source.name}: {error}") from None
+    bound.apply_defaults()
+    for hook in getattr(kernel, "pre_run_hooks", ()):
+        hook(*args, **options)
+    size = _grid(grid, dict(bound.arguments))
+    _Launch(source, size, _current).run(dict(bound.arguments))
+
+
+def _grid(grid: Any, arguments: dict[str, Any]) -> tuple[int, int, int]:
+    size = grid(arguments) if callable(grid) else grid
+    sizes = [int(n) for n in (size if isinstance(size, tuple | list) else (size,))]
+    x, y, z = [*sizes, 1, 1, 1][:3]
+    return x, y, z
+
+
+class _Launch:
+    def __init__(self, source: Source, grid: tuple[int, int, int], world: World) -> None:
+        self._source = source
+        self._grid = grid
+        self._world = world
+        self._precision = world.precision
+        self._space = Space(self._precision, self._note)
+        self._machine = Machine(world, self._space, grid)
+
+    def run(self, arguments: dict[str, Any]) -> None:
+        world, count = self._world, int(np.prod(self._grid))
+        world.launches += 1
+        named = {name: self._argument(name, x) for name, x in arguments.items()}
+        numbers = [x for x in named.values() if isinstance(x, int) and not isinstance(x, bool) and x > 1]
+        blocks = sorted((n for n in numbers if n & (n - 1) == 0), reverse=True)
+        world.blocks.update(blocks)
+        self._space.uses_locks = self._source.waits
+        step = 1 if self._space.uses_locks else max(1, min(_MOST_AT_ONCE, _AT_ONCE // math.prod(blocks[:2])))
+        try:
+            for programs in self._groups(count, step):
+                self._machine.programs = programs
+                with np.errstate(all="ignore"):
+                    self._machine.run(self._source, [], named)
+        except (KernelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            file, line = self._machine.place()
+            raise KernelError(f"{self._source.name} ({file.rsplit('/', 1)[-1]}:{line}): {error}") from error
+        finally:
+            self._space.write_back()
+
+    def _groups(self, count: int, step: int) -> Iterator[Array]:
+        """Yield the programs that run at once."""
+        if self._world.simulates and count:
+            yield np.unique([0, *range(max(count - _LAST, 0), count)])
+            return
+        for start in range(0, count, step):
+            yield np.arange(start, min(start + step, count))
+
+    def _argument(self, name: str, x: Any) -> Any:
+        while isinstance(x, tl.constexpr):
+            x = x.value
+        if _is_constexpr(self._source, name):
+            return x
+        if isinstance(x, torch.Tensor):
+            return self._pointer(name, x)
+        if isinstance(x, tuple | list):
+            return tuple(self._argument(name, each) for each in x)
+        if isinstance(x, bool | int | float):
+            return to_value(x, self._precision)
+        if hasattr(x, "block_shape") and hasattr(x, "base"):
+            return self._descriptor(name, x)
+        if hasattr(x, "data_ptr") and hasattr(x, "dtype"):  # a pointer that Triton reads as another type
+            raise KernelError(f"{self._source.name}: the argument {name} is a {type(x).__name__}: not interpreted")
+        return x
+
+    def _pointer(self, name: str, tensor: torch.Tensor) -> Value:
+        dtype = _TYPES.get(tensor.dtype)
+        if dtype is None or tensor.device.type not in ("cpu", "meta"):
+            raise KernelError(f"{self._source.name}: the argument {name} is {tensor.dtype} on {tensor.device}")
+        if self._world.lifts and dtype == tl.float64:
+            dtype = tl.float32  # an input that the audit holds in float64: as the host's code, the kernel has float32
+        at = self._space.pointer_to(tensor, name, dtype)
+        return Value(np.array([at], np.int64), tl.pointer_type(dtype))
+
+    def _descriptor(self, name: str, x: Any) -> Any:
+        base = self._pointer(name, x.base)
+        padding = getattr(x, "padding", "zero")
+        make = BUILTINS["make_tensor_descriptor"]
+        return make(self._machine, base, list(x.shape), list(x.strides), list(x.block_shape), padding)
+
+    def _note(self, kind: Any, memory: Memory | None, program: int, what: str) -> None:
+        file, line = self._machine.place()
+        if any((each.kind, each.file, each.line) == (kind, file, line) for each in self._world.irregularities):
+            return
+        at = np.unravel_index(program, self._grid)
+        index = (int(at[0]), int(at[1]), int(at[2]))
+        name = "" if memory is None else str(memory)
+        self._world.irregularities.append(Irregularity(kind, self._source.name, file, line, index, name, what))
+
+
+def _is_constexpr(source: Source, name: str) -> bool:
+    annotation = source.signature.parameters[name].annotation
+    return annotation is tl.constexpr or (isinstance(annotation, str) and annotation.endswith("constexpr"))
+
+
+def pick(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a kernel with one configuration of its autotuner: which one, the world says."""
+    autotuner.nargs = dict(zip(autotuner.arg_names, args, strict=False))
+    try:
+        configs = autotuner.prune_configs(kwargs) if len(autotuner.configs) > 1 else autotuner.configs
+        _current.configurations = max(_current.configurations, len(configs))
+        config = autotuner.best_config = configs[_current.config % len(configs)]
+        if config.pre_hook is not None:
+            config.pre_hook({**autotuner.nargs, **kwargs, **config.all_kwargs()})
+        return autotuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+    finally:
+        autotuner.nargs = None

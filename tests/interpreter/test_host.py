@@ -1,0 +1,92 @@
+"""Host code in processes of its own, since entering changes a process for good."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def output_of(program: str) -> str:
+    """Run a program that has entered; return what it prints."""
+    lines = "from pullback import interpreter\ninterpreter.enter()\nimport torch\ntorch.manual_seed(0)\n"
+    lines += "from tests.interpreter import kernels_of_a_library as library\n"
+    done = subprocess.run(
+        [sys.executable, "-c", lines + textwrap.dedent(program)],
+        capture_output=True, text=True, cwd=ROOT, check=False, timeout=120,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_host_code_gets_its_answers_and_the_caller_float64():
+    printed = output_of("""
+        x = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
+        y = library.Scale.apply(x, 2.5)
+        print(y.dtype, torch.equal(y, 2.5 * x), y.device.type, x.is_cuda)
+        print(torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.full_like(x, 2.5)))
+        print(torch.autograd.gradcheck(lambda x: library.Scale.apply(x, 2.5), x))
+        print(torch.get_default_dtype(), interpreter.world().launches > 10, interpreter.world().irregularities)
+    """)
+    assert printed.splitlines() == ["torch.float64 True cpu False", "True", "True", "torch.float32 True []"]
+
+
+def test_autotuners_take_the_configuration_that_the_world_says():
+    printed = output_of("""
+        call = interpreter.hosting(library.tuned)
+        for config in range(4):
+            with interpreter.inside(interpreter.World(config=config)) as world:
+                print(call(torch.zeros(3, dtype=torch.float64)).tolist(), world.configurations, sorted(world.blocks))
+    """)
+    sizes = [4, 8, 16, 4]
+    assert printed.splitlines() == [f"{[float(n)] * 3} 3 {[n]}" for n in sizes]
+
+
+def test_memory_that_is_not_written_is_not_a_number():
+    printed = output_of("""
+        import triton
+        def half_written(x):
+            y = torch.empty_like(x)
+            library.scale_kernel[(1,)](x, y, 4, 1.0, BLOCK=4)
+            return y
+        print(interpreter.hosting(half_written)(torch.ones(6, dtype=torch.float64)).isnan().tolist())
+    """)
+    assert printed.split() == ["[False,", "False,", "False,", "False,", "True,", "True]"]
+
+
+def test_only_modules_with_kernels_are_hosted():
+    printed = output_of("""
+        import types, sys
+        print(library.Plain.apply(torch.ones(2, dtype=torch.float64)).dtype)
+        class Other(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.float()
+            @staticmethod
+            def backward(ctx, dy):
+                return dy
+        Other.__module__ = "apart"
+        sys.modules["apart"] = types.ModuleType("apart")
+        print(Other.apply(torch.ones(2, dtype=torch.float64)).dtype)
+        print(interpreter.is_useful("tests.interpreter.kernels_of_a_library"), interpreter.is_useful("apart"))
+        print(interpreter.is_useful("torch.nn.functional"), interpreter.is_useful("absent"))
+    """)
+    assert printed.split() == ["torch.float64", "torch.float32", "True", "False", "False", "False"]
+
+
+def test_nothing_of_triton_is_imported_until_it_is_needed():
+    code = (
+        "import pullback, pullback.interpreter, sys; print('triton' in sys.modules, pullback.interpreter.is_entered())"
+    )
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.split() == ["False", "False"]

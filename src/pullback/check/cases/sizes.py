@@ -105,17 +105,16 @@ def keeps_sizes(base: Case, case: Case) -> bool:
         for old, new in zip(before[p].shape, after[p].shape, strict=True):
             if change.setdefault(old, new) != new:
                 return False
-    moved = {old: new for old, new in change.items() if old != new}
-    if not moved:
-        return True
-    if any(map(_counts, case.values)):
-        return False
     numbers = [
         (old, new) for old, new in zip(base.values, case.values, strict=True) if type(old) is int and abs(old) > 1
     ]
-    follow = all(type(new) is int and new == change.get(old, old) for old, new in numbers)
-    follow = follow and all(new % n == 0 for n, _ in numbers for old, new in moved.items() if old % n == 0)
-    return follow and _keeps_products({**change, **dict(numbers)})
+    if not all(type(new) is int and new == change.get(old, old) for old, new in numbers):
+        return False
+    moved = {old: new for old, new in change.items() if old != new}
+    if not moved:
+        return True
+    divides = all(new % m == 0 for n, m in numbers for old, new in moved.items() if old % n == 0)
+    return divides and _keeps_products({**change, **dict(numbers)}) and not any(map(_counts, case.values))
 
 
 def _keeps_products(change: dict[int, int]) -> bool:

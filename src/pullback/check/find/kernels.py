@@ -25,8 +25,8 @@ from pullback.errors import TargetError
 if TYPE_CHECKING:
     from pullback.interpreter import World
 
-_IMPORTS = re.compile(r"^\s*(?:from|import)\s[^#\n]*\btriton\b|[\"']triton[\"']", re.MULTILINE)
-"""Matches an import of Triton, or its name as `import_module` takes it."""
+_IMPORTS = re.compile(r"^\s*(?:from|import)\s[^#\n]*\btriton\b|\bimport_module\(\s*[\"']triton\b", re.MULTILINE)
+"""Matches an import of Triton."""
 _NO_KERNELS = sys.stdlib_module_names | {"torch", "numpy", "scipy", "pullback"}
 """Packages whose imports are not followed: PyTorch itself mentions Triton."""
 

@@ -90,4 +90,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
     yield from irregularities(audit, "PB902", "data-race", _HINT)
 
 
-RULE = Rule(__doc__, runtime=_run, shrinks=False, needs_repeatable=False, of_weights="alone")
+RULE = Rule(__doc__, runtime=_run, shrinks=False, early=1, needs_repeatable=False, of_weights="alone")

@@ -103,4 +103,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 return
 
 
-RULE = Rule(__doc__, runtime=_run, shrinks=False, of_weights="alone")
+RULE = Rule(__doc__, runtime=_run, shrinks=False, early=1, of_weights="alone")

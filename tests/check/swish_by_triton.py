@@ -1,0 +1,83 @@
+"""Functions with Triton kernels for `test_interpreted.py`: a right one, and some with one fault each."""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 8
+
+
+@triton.jit
+def forward_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a = tl.load(x + i, mask=i < n, other=0.0).to(tl.float32)
+    tl.store(y + i, a * tl.sigmoid(a), mask=i < n)
+
+
+@triton.jit
+def backward_kernel(x, dy, dx, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a = tl.load(x + i, mask=i < n, other=0.0).to(tl.float32)
+    if FAULT == "bounds":  # noqa: SIM108 - a branch is not compiled, a ternary of Triton is
+        g = tl.load(dy + i)
+    else:
+        g = tl.load(dy + i, mask=i < n, other=0.0)
+    s = tl.sigmoid(a)
+    slope = s + a * s * (1 - s)
+    if FAULT == "formula":
+        slope = slope * 0.9999
+    tl.store(dx + i, g * slope, mask=i < (n - 1 if FAULT == "tail" else n))
+
+
+class Swish(torch.autograd.Function):
+    fault = ""
+
+    @classmethod
+    def differentiate(cls, x, dy):
+        dx = torch.empty_like(x)
+        grid = (triton.cdiv(x.numel(), BLOCK),)
+        backward_kernel[grid](x, dy.contiguous(), dx, x.numel(), FAULT=cls.fault, BLOCK=BLOCK)
+        return dx
+
+    @staticmethod
+    def forward(ctx, x):
+        if not x.is_cuda or x.dtype != torch.float32:
+            raise TypeError("give a float32 tensor on a GPU")
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        y = torch.empty_like(x)
+        forward_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), BLOCK=BLOCK)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        return Swish.differentiate(*ctx.saved_tensors, dy)
+
+
+class WrongFormula(Swish):
+    fault = "formula"
+
+    @staticmethod
+    def backward(ctx, dy):
+        return WrongFormula.differentiate(*ctx.saved_tensors, dy)
+
+
+class WrongTail(Swish):
+    fault = "tail"
+
+    @staticmethod
+    def backward(ctx, dy):
+        return WrongTail.differentiate(*ctx.saved_tensors, dy)
+
+
+class OutOfBounds(Swish):
+    fault = "bounds"
+
+    @staticmethod
+    def backward(ctx, dy):
+        return OutOfBounds.differentiate(*ctx.saved_tensors, dy)
+
+
+def swish(x):
+    assert x.is_cuda
+    return Swish.apply(x * 1.0)

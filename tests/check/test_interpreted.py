@@ -1,0 +1,205 @@
+"""Functions that launch Triton kernels are audited without a GPU; no other audit imports Triton or the interpreter."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import pullback
+from pullback.check.case import make_case
+from pullback.check.cases.sizes import around_blocks, keeps_sizes, parted_sizes, resized
+from pullback.check.find.discover import discover
+from pullback.check.find.kernels import _file_uses_triton, _module_uses_triton
+from pullback.check.run_audit import unaudited
+from pullback.check.subject import Subject
+from pullback.report.model import Location
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = Path(__file__).with_name("swish_by_triton.py")
+needs_interpreter = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None or torch.accelerator.is_available(), reason="no Triton, or a GPU"
+)
+X = torch.linspace(-2, 2, 19, dtype=torch.float64)
+QUICK = ("PB101", "PB119", "PB411", "PB9")
+
+
+def reported(report):
+    return {(finding.rule, finding.severity) for finding in report.findings if finding.severity != "info"}
+
+
+def printed_by(code):
+    """Run a script from the root; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Swish", set()),
+        ("WrongFormula", {("PB101", "error")}),
+        ("WrongTail", {("PB101", "error")}),
+        ("OutOfBounds", {("PB901", "error")}),
+    ],
+)
+def test_function_of_a_file(name, expected):
+    report = pullback.check(f"{FILE}:{name}", select=QUICK)
+    assert reported(report) == expected
+    assert not [finding for finding in report.findings if finding.verdict == "unaudited"]
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("Swish", set()), ("OutOfBounds", {("PB901", "error")})])
+def test_live_function_is_interpreted_in_its_process(name, expected):
+    from . import swish_by_triton
+
+    report = pullback.check(getattr(swish_by_triton, name), X, select=QUICK)
+    assert reported(report) == expected
+    with pytest.raises(TypeError, match="on a GPU"):  # this process has not entered
+        swish_by_triton.Swish.apply(X)
+
+
+@needs_interpreter
+def test_callable_is_interpreted_with_its_functions():
+    from . import swish_by_triton
+
+    report = pullback.check(swish_by_triton.swish, X, select=("PB101", "PB9"))
+    assert reported(report) == set()
+    assert report.subjects[0].status == "ok"
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("name", "rule"), [("WrongFormula", "PB101"), ("OutOfBounds", "PB901")])
+def test_reproduction_needs_no_gpu(name, rule):
+    report = pullback.check(f"{FILE}:{name}", select=(rule,))
+    (finding,) = (finding for finding in report.findings if finding.rule == rule)
+    assert finding.reproduce.startswith("from pullback import interpreter\ninterpreter.enter()\n")
+    printed = printed_by(finding.reproduce)
+    assert "out-of-bounds" in printed if rule == "PB901" else f"{finding.evidence.got:.4f}" in printed
+
+
+@needs_interpreter
+def test_finding_names_kernel_line_program_and_element():
+    report = pullback.check(f"{FILE}:OutOfBounds", X, select=("PB901",))
+    (finding,) = (finding for finding in report.findings if finding.severity == "error")
+    line = next(n for n, text in enumerate(FILE.read_text().splitlines(), 1) if text.endswith("tl.load(dy + i)"))
+    assert finding.message.startswith(
+        f"kernel backward_kernel (swish_by_triton.py:{line}), program (2, 0, 0): load of "
+    )
+    assert "19 of dy, whose storage has 19" in finding.message
+    assert finding.location.line == line
+
+
+@needs_interpreter
+def test_rules_that_compile_are_left_out():
+    report = pullback.check(f"{FILE}:Swish", select=("PB101", "PB4"), budget=2)
+    assert not [finding for finding in report.findings if finding.rule in ("PB409", "PB410", "PB415")]
+    assert [f.message for f in report.findings if "rules that compile or export" in f.message]
+
+
+def test_other_code_imports_neither_triton_nor_the_interpreter(tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text(
+        "import sys\nimport torch\n\nassert 'triton' not in sys.modules, 'Triton'\n\n\n"
+        "class Twice(torch.autograd.Function):\n"
+        "    @staticmethod\n    def forward(ctx, x):\n"
+        "        assert 'pullback.interpreter' not in sys.modules  # PyTorch's compiler imports Triton\n"
+        "        return 2 * x\n\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return 2 * g\n"
+    )
+    code = f"""
+import sys, pullback
+report = pullback.check({str(path)!r}, select="PB101")
+print([subject.status for subject in report.subjects], {{"triton", "pullback.interpreter"}} & set(sys.modules))
+"""
+    assert printed_by(code) == "['ok'] set()\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"one.py": "import triton.language as tl\n"}, True),
+        ({"one.py": "# triton is not needed\nimport torch\n"}, False),
+        ({"one.py": "import two\n", "two.py": "from triton import jit\n"}, True),
+        ({"one.py": "from pack.three import f\n", "pack/__init__.py": "", "pack/three.py": "import triton\n"}, True),
+        ({"one.py": "try:\n    import triton\nexcept ImportError:\n    triton = None\n"}, True),
+        ({"one.py": "import importlib\ntriton = importlib.import_module('triton')\n"}, True),
+        ({"one.py": "import torch, two\n", "two.py": "import numpy\nimport one\n"}, False),
+        ({"one.py": "not Python\n"}, False),
+    ],
+)
+def test_code_that_uses_triton_is_told_from_its_source(files, expected, tmp_path):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert _file_uses_triton(tmp_path / "one.py") is expected
+
+
+def test_module_of_this_test_uses_no_triton():
+    assert not _module_uses_triton(torch.nn.functional)
+    assert not _module_uses_triton(sys.modules["pullback.report.model"])
+
+
+def test_hint_without_triton():
+    subject = Subject("Op", "function", None, Location("op.py", 1))
+    for why in (
+        "could not be imported: ModuleNotFoundError: No module named 'triton'",
+        "it needs triton.language, which could not be imported here",
+    ):
+        assert unaudited(subject, why).hint.endswith("pip install 'pullback[triton]'")
+    assert unaudited(subject, "No module named 'tritonic'").hint == unaudited(subject, "").hint
+
+
+def test_subject_of_a_plain_file_is_not_interpreted(tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text("import torch\n\n\ndef f(x):\n    return x\n")
+    (subject,) = discover(f"{path}:f")
+    assert not subject.is_interpreted
+    assert replace(subject, is_interpreted=True).kind == "callable"
+
+
+def case(*args):
+    return make_case(args, {}, ["x", "w", "n"][: len(args)], "example")
+
+
+def test_sizes_around_the_largest_block():
+    labels = [found.label for found in around_blocks(case(torch.randn(3, 5)), {16, 8, 1024})]
+    assert labels == [
+        *("size 5 -> 17", "size 3 -> 17"),
+        *("size 5 -> 15", "size 3 -> 15"),
+        *("size 5 -> 33", "size 3 -> 33"),
+        *("size 5 -> 9", "size 3 -> 9"),
+    ]
+    assert list(around_blocks(case(torch.randn(3, 5)), set())) == []
+    large = [found.label for found in around_blocks(case(torch.randn(3, 500)), {512})]
+    assert large == ["size 500 -> 513", "size 500 -> 511"]  # not 500 columns 513 times
+
+
+def test_variants_whose_sizes_fit_each_other():
+    base = case(torch.randn(3, 5), torch.randn(5), 5)
+    assert keeps_sizes(base, base)
+    assert keeps_sizes(base, resized(base, {5: 17}))
+    assert keeps_sizes(base, base.with_values({0: torch.randn(5, 3).t()}))
+    assert not keeps_sizes(base, base.with_values({1: torch.randn(17)}, "w"))
+    assert not keeps_sizes(base, base.with_values({1: torch.randn(1)}, "w with size 1"))
+    assert not keeps_sizes(base, base.with_values({2: 4}, "n"))
+    assert not keeps_sizes(base, resized(base, {5: 0}))
+
+
+def test_products_and_indices_do_not_change_alone():
+    heads = case(torch.randn(3, 8), torch.randn(2, 4))
+    assert not keeps_sizes(heads, resized(heads, {8: 17}))
+    labels = case(torch.randn(3, 5), torch.tensor([0, 4, 2]))
+    assert not keeps_sizes(labels, resized(labels, {3: 17}))
+    square = case(torch.randn(4, 4))
+    assert not any(keeps_sizes(square, found) for found in parted_sizes(square))

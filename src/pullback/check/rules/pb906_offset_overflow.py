@@ -106,7 +106,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
     ordinary = {(one.file, one.line) for run in kernel_runs(audit) for one in run.world.irregularities}
     huge = _enlarged(audit.base) if kernel_runs(audit) else None
     world = None if huge is None else _simulated(audit, huge)
-    for found in world.irregularities if world is not None and huge is not None else ():
+    if world is None or huge is None:
+        return
+    for found in world.irregularities:
         if found.kind != "out-of-bounds" or (found.file, found.line) in ordinary:
             continue
         shapes = ", ".join(str(tuple(t.shape)) for t in huge.tensors)

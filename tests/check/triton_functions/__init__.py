@@ -1,0 +1,1 @@
+"""Functions with Triton kernels: right ones in `right`, seeded faults in `mutants`."""

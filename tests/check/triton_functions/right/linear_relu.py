@@ -132,6 +132,7 @@ SIZES = (
     {"shape": (16,), "inputs": 32, "outputs": 16},
     {"shape": (5, 7), "inputs": 5, "outputs": 33},
     {"shape": (), "inputs": 3, "outputs": 2},
+    {"shape": (35,), "inputs": 16, "outputs": 35},
 )
 
 

@@ -1148,7 +1148,6 @@ _CAUSAL_CONV = (
         "tl.sum(dpre, axis=1), mask=d_mask",
         "tl.sum(dpre, axis=1), mask=d >= 0",
         "channels past the end write into the next share",
-        shows="irregular",
     ),
     Mutant(
         "causal_conv",

@@ -93,7 +93,7 @@ class GroupNorm(torch.autograd.Function):
         if x.dim() < 2:
             raise ValueError("x needs the shape (batch, channels, ...)")
         batch, channels = x.shape[:2]
-        if channels % groups:
+        if groups < 1 or channels % groups:
             raise ValueError(f"{channels} channels do not make {groups} groups")
         if weight.shape != (channels,) or bias.shape != (channels,):
             raise ValueError(f"weight and bias need {channels} elements, one for each channel")

@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType, SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
 """What memory that nobody wrote holds: a NaN that no computation gives."""
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _DTYPE, _DEVICE, _IS_CUDA = (getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "is_cuda"))
+_ATTRIBUTES = {_DTYPE, _DEVICE, _IS_CUDA}
 _EMPTY = {
     torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
 }  # fmt: skip
@@ -48,7 +49,7 @@ class Host(TorchFunctionMode):
     ) -> Any:
         """Call a function of PyTorch with what is on the CPU, and float64 if the world lifts."""
         kwargs = kwargs or {}
-        if self.is_paused:
+        if self.is_paused or (func in _ATTRIBUTES and _is_of_torch(sys._getframe(1))):
             return func(*args, **kwargs)
         if func is torch.Tensor.cuda:
             return args[0]
@@ -77,6 +78,11 @@ class Host(TorchFunctionMode):
         if isinstance(x, torch.device) or (isinstance(x, str) and (name == "device" or x.startswith("cuda"))):
             return self._device
         return self._device if name == "device" and isinstance(x, int) else x
+
+
+def _is_of_torch(frame: FrameType) -> bool:
+    """Whether PyTorch's own code runs in a frame: it is told the truth, as a checkpoint that compares metadata."""
+    return str(frame.f_globals.get("__name__", "")).startswith("torch.")
 
 
 _hosts: list[Host] = []
@@ -191,11 +197,13 @@ def _replace_driver() -> None:
         warp_size=32, shared_memory_per_block_optin=shared, gcnArchName="",
     )  # fmt: skip
     answers = {
-        "get_device_properties": device, "get_device_capability": (9, 0), "current_device": 0, "device_count": 1,
+        "get_device_properties": device, "get_device_capability": (9, 0), "current_device": 0,
         "get_device_name": device.name, "synchronize": None, "set_device": None,
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda device=None, answer=answer: answer)
+    count = torch.cuda.device_count  # by which PyTorch itself looks for generators of random numbers
+    torch.cuda.device_count = lambda: count() if _is_of_torch(sys._getframe(1)) else 1
     for module in (torch.cuda, torch.cpu):
         module.device = lambda device=None: contextlib.nullcontext()  # type: ignore[attr-defined]
 
@@ -228,7 +236,7 @@ def _adopt(cls: type) -> None:
 def _as_host_code(method: Callable[..., Any], module: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not is_useful(module):
+        if not (is_useful(module) or _is_of_script(method)):
             return method(*args, **kwargs)
         with hosted():
             return method(*args, **kwargs)
@@ -277,6 +285,16 @@ def _belongs(module: str, package: str) -> bool:
 
 
 def _has_kernels(module: ModuleType) -> bool:
+    return _are_kernels_in(vars(module))
+
+
+def _are_kernels_in(names: dict[str, Any]) -> bool:
     from triton.runtime import KernelInterface
 
-    return any(isinstance(value, KernelInterface) for value in list(vars(module).values()))
+    return any(isinstance(value, KernelInterface) for value in list(names.values()))
+
+
+def _is_of_script(method: Callable[..., Any]) -> bool:
+    """Whether a method is of a file with kernels that `runpy` has run: its module is gone."""
+    names = getattr(method, "__globals__", {})
+    return names.get("__name__") not in sys.modules and _are_kernels_in(names)

@@ -381,7 +381,7 @@ class Machine:
         def goes_on(finished: list[Frame]) -> bool:
             return self._divide(self._truth(self.eval(node.test, frame)), frame, finished)
 
-        return self._loop(node.body, frame, goes_on)
+        return self._compiled_loop(node.body, frame, goes_on, set(frame.env))
 
     def _divide(self, test: bool | Array, frame: Frame, finished: list[Frame]) -> bool:
         """Take the programs that leave a loop out of the frame; return whether some stay."""
@@ -391,6 +391,14 @@ class Machine:
         frame.become([frame.part(np.flatnonzero(test))], self.precision)
         self.programs = frame.programs
         return True
+
+    def _compiled_loop(
+        self, body: Sequence[ast.stmt], frame: Frame, goes_on: Callable[[list[Frame]], bool], known: set[str]
+    ) -> str | None:
+        """Run a loop that Triton does not unroll: a name that is new in it is not known after it."""
+        signal = self._loop(body, frame, goes_on)
+        frame.env = {name: x for name, x in frame.env.items() if name in known}
+        return signal
 
     def _loop(self, body: Sequence[ast.stmt], frame: Frame, goes_on: Callable[[list[Frame]], bool]) -> str | None:
         outer = frame.left
@@ -426,6 +434,7 @@ class Machine:
         ascends = bool((step.data > 0).all())
         dtype = functools.reduce(common_type, (start.dtype, stop.dtype, step.dtype))
         at, end, by = (f"{name} of {node.lineno}:{node.col_offset}" for name in ("next", "end", "step"))
+        known = set(frame.env)
         frame.env |= {at: cast(start, dtype, self.precision), end: stop, by: step}
 
         rounds = 0
@@ -442,7 +451,7 @@ class Machine:
             frame.env[at] = binary("+", here, frame.env[by], self.precision)
             return True
 
-        return self._loop(node.body, frame, goes_on)
+        return self._compiled_loop(node.body, frame, goes_on, known)
 
     @staticmethod
     def _skip(frame: Frame, at: str, end: str, by: str) -> None:

@@ -211,13 +211,13 @@ def _replace_driver() -> None:
             utils=SimpleNamespace(get_device_properties=lambda device=0: _properties()),
         )
     )
-    torch.cuda.get_device_properties = lambda device=None: _device()
     answers = {
         "get_device_capability": (9, 0), "current_device": 0, "get_device_name": _NAME, "synchronize": None,
         "set_device": None,
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda device=None, answer=answer: answer)
+    setattr(torch.cuda, "get_device_properties", lambda device=None: _device())  # noqa: B010
     count = torch.cuda.device_count  # by which PyTorch itself looks for generators of random numbers
     torch.cuda.device_count = lambda: count() if _is_of_torch(sys._getframe(1)) else 1
     for module in (torch.cuda, torch.cpu):

@@ -97,7 +97,9 @@ _DEVICES: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("processors=132", {"processors": 132}, "on a device with 132 processors is not that on one with 2"),
 ]
-_HINT = "derive the grid, buffers and masks from the configuration and the device: grid=lambda meta: (cdiv(n, meta['BLOCK']),)"
+_HINT = (
+    "derive grid, buffers and masks from the configuration and the device: grid=lambda meta: (cdiv(n, meta['BLOCK']),)"
+)
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

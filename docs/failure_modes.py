@@ -106,4 +106,6 @@ MODES = (
     Mode("a Triton kernel reads a buffer that nobody filled", "PB903 PB101"),
     Mode("lanes that a Triton kernel masks off reach the result", "PB904"),
     Mode("a Triton kernel is right in some of its configurations", "PB905"),
+    Mode("offsets of 32 bits in a Triton kernel overflow in huge tensors", "PB906"),
+    Mode("a Triton kernel accumulates in too few bits", "PB907"),
 )

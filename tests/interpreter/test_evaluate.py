@@ -180,7 +180,27 @@ def in_one_branch(x):
     tl.store(x, y)
 
 
-@pytest.mark.parametrize(("kernel", "name"), [(wrong_name, "undefined_name"), (in_one_branch, "y")])
+@triton.jit
+def in_a_loop(x):
+    for i in range(3):
+        y = i * 2.0
+    tl.store(x, y)
+
+
+@triton.jit
+def in_an_unrolled_loop(x):
+    for i in tl.static_range(3):
+        y = i * 2.0
+    tl.store(x, y)
+
+
+def test_names_of_an_unrolled_loop_are_known_after_it():
+    x = torch.zeros(1, dtype=torch.float64)
+    launch(in_an_unrolled_loop, x)
+    assert x.item() == 4
+
+
+@pytest.mark.parametrize(("kernel", "name"), [(wrong_name, "undefined_name"), (in_one_branch, "y"), (in_a_loop, "y")])
 def test_names_that_are_not_defined(kernel, name):
     with pytest.raises(KernelError, match=rf"test_evaluate\.py:\d+\): the name '{name}' is not defined here"):
         launch(kernel, torch.zeros(1, dtype=torch.float64), grid=(2,))

@@ -51,6 +51,20 @@ def test_autotuners_take_the_configuration_that_the_world_says():
     assert printed.splitlines() == [f"{[float(n)] * 3} 3 {[n]}" for n in sizes]
 
 
+def test_the_device_is_as_small_as_the_world_says():
+    printed = output_of("""
+        import triton
+        def asked():
+            properties = torch.cuda.get_device_properties("cuda")
+            driver = triton.runtime.driver.active.utils.get_device_properties(0)
+            return properties.multi_processor_count, driver["multiprocessor_count"], driver["max_shared_mem"]
+        with interpreter.inside(interpreter.World(processors=7, shared_memory=92160)):
+            print(*interpreter.hosting(asked)())
+        print(*interpreter.hosting(asked)())
+    """)
+    assert printed.splitlines() == ["7 7 92160", "2 2 232448"]
+
+
 def test_memory_that_is_not_written_is_not_a_number():
     printed = output_of("""
         import triton

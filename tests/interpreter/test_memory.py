@@ -166,3 +166,18 @@ def test_narrow_accumulation_shows_beside_float32_inside(dtype):
     right = x.double().mean().item()
     assert out.item() == torch.tensor(right).to(dtype).item()
     assert abs(as_written - right) > 4 * torch.finfo(dtype).eps * right
+
+
+@triton.jit
+def strided_rows(x, y, n_rows, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    for row in tl.range(tl.program_id(0), n_rows, tl.num_programs(0)):
+        tl.store(y + row * n + i, tl.load(x + row * n + i, mask=i < n, other=0.0), mask=i < n)
+
+
+def test_loops_over_huge_tensors_go_on_at_their_end():
+    x = torch.empty(2**22 + 1, 600, dtype=torch.float64, device="meta")
+    world = launch(
+        strided_rows, x, torch.empty_like(x), len(x), 600, grid=(4,), BLOCK=1024, world=World(simulates=True)
+    )
+    assert [(each.kind, each.argument) for each in world.irregularities] == [("out-of-bounds", "x")]

@@ -47,6 +47,8 @@ _BINARY = {
 _UNARY = {ast.USub: "-", ast.UAdd: "+", ast.Invert: "~", ast.Not: "not"}
 _RETURNED = "return"
 """The name under which an environment has the returned value: no variable can be called so."""
+_ROUNDS = 4
+"""Rounds of a loop, at its start and at its end, that run where huge tensors are simulated."""
 _RETURN, _BREAK, _CONTINUE, _GONE = "return", "break", "continue", "gone"
 
 
@@ -379,7 +381,7 @@ class Machine:
         def goes_on(finished: list[Frame]) -> bool:
             return self._divide(self._truth(self.eval(node.test, frame)), frame, finished)
 
-        return self._loop(node.body, frame, goes_on)
+        return self._compiled_loop(node.body, frame, goes_on, set(frame.env))
 
     def _divide(self, test: bool | Array, frame: Frame, finished: list[Frame]) -> bool:
         """Take the programs that leave a loop out of the frame; return whether some stay."""
@@ -389,6 +391,14 @@ class Machine:
         frame.become([frame.part(np.flatnonzero(test))], self.precision)
         self.programs = frame.programs
         return True
+
+    def _compiled_loop(
+        self, body: Sequence[ast.stmt], frame: Frame, goes_on: Callable[[list[Frame]], bool], known: set[str]
+    ) -> str | None:
+        """Run a loop that Triton does not unroll: a name that is new in it is not known after it."""
+        signal = self._loop(body, frame, goes_on)
+        frame.env = {name: x for name, x in frame.env.items() if name in known}
+        return signal
 
     def _loop(self, body: Sequence[ast.stmt], frame: Frame, goes_on: Callable[[list[Frame]], bool]) -> str | None:
         outer = frame.left
@@ -424,18 +434,31 @@ class Machine:
         ascends = bool((step.data > 0).all())
         dtype = functools.reduce(common_type, (start.dtype, stop.dtype, step.dtype))
         at, end, by = (f"{name} of {node.lineno}:{node.col_offset}" for name in ("next", "end", "step"))
+        known = set(frame.env)
         frame.env |= {at: cast(start, dtype, self.precision), end: stop, by: step}
 
+        rounds = 0
+
         def goes_on(finished: list[Frame]) -> bool:
+            nonlocal rounds
             inside = binary("<" if ascends else ">", frame.env[at], frame.env[end], self.precision)
             if not self._divide(self._truth(inside), frame, finished):
                 return False
+            if self.world.simulates and (rounds := rounds + 1) == _ROUNDS:
+                self._skip(frame, at, end, by)
             here = frame.env[at]
             self._bind(node.target, here, frame)
             frame.env[at] = binary("+", here, frame.env[by], self.precision)
             return True
 
-        return self._loop(node.body, frame, goes_on)
+        return self._compiled_loop(node.body, frame, goes_on, known)
+
+    @staticmethod
+    def _skip(frame: Frame, at: str, end: str, by: str) -> None:
+        """Go to the last rounds of a loop. What the others would have added to a pointer is missing from it."""
+        start, stop, step = (frame.env[name].data.astype(np.int64) for name in (at, end, by))
+        skipped = np.maximum(-((start - stop) // step) - _ROUNDS, 0)
+        frame.env[at] = frame.env[at].like((start + skipped * step).astype(frame.env[at].data.dtype))
 
     def _for_each(self, node: ast.For, items: Iterator[Any], frame: Frame) -> str | None:
         def goes_on(finished: list[Frame]) -> bool:

@@ -29,6 +29,7 @@ _EMPTY = {
 }  # fmt: skip
 _NARROWING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 _GPU = torch.device("cuda", 0)
+_NAME = "NVIDIA H100 (interpreted)"
 _METHODS = ("forward", "backward", "setup_context", "jvp", "vjp")
 _OTHERS = ("torch", "triton", "pullback", "numpy")
 """Packages that use Triton, or may, whose functions are not kernels to audit."""
@@ -176,12 +177,30 @@ def _replace_launches() -> None:
     triton.runtime.Autotuner.run = tune
 
 
+def _properties() -> dict[str, int]:
+    """What Triton's driver tells of the device."""
+    from pullback.interpreter.launch import world
+
+    here = world()
+    return {
+        "multiprocessor_count": here.processors, "max_shared_mem": here.shared_memory, "warpSize": 32,
+        "max_num_regs": 65536,
+    }  # fmt: skip
+
+
+def _device() -> SimpleNamespace:
+    """What PyTorch tells of the device."""
+    properties = _properties()
+    return SimpleNamespace(
+        multi_processor_count=properties["multiprocessor_count"], name=_NAME, total_memory=1 << 33, major=9, minor=0,
+        warp_size=32, shared_memory_per_block_optin=properties["max_shared_mem"], gcnArchName="",
+    )  # fmt: skip
+
+
 def _replace_driver() -> None:
-    """Put a GPU in place by which libraries choose sizes of blocks: that of an H100, with few processors."""
+    """Put a GPU in place by which libraries choose sizes of blocks: that of an H100, as small as the world says."""
     import triton
 
-    processors, shared = 2, 232448
-    properties = {"multiprocessor_count": processors, "max_shared_mem": shared, "warpSize": 32, "max_num_regs": 65536}
     target = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
     triton.runtime.driver.set_active(
         SimpleNamespace(
@@ -189,19 +208,16 @@ def _replace_driver() -> None:
             get_current_device=lambda: 0,
             get_active_torch_device=lambda: torch.device("cpu"),
             get_current_stream=lambda device=None: 0,
-            utils=SimpleNamespace(get_device_properties=lambda device=0: properties),
+            utils=SimpleNamespace(get_device_properties=lambda device=0: _properties()),
         )
     )
-    device = SimpleNamespace(
-        multi_processor_count=processors, name="NVIDIA H100 (interpreted)", total_memory=1 << 33, major=9, minor=0,
-        warp_size=32, shared_memory_per_block_optin=shared, gcnArchName="",
-    )  # fmt: skip
     answers = {
-        "get_device_properties": device, "get_device_capability": (9, 0), "current_device": 0,
-        "get_device_name": device.name, "synchronize": None, "set_device": None,
+        "get_device_capability": (9, 0), "current_device": 0, "get_device_name": _NAME, "synchronize": None,
+        "set_device": None,
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda device=None, answer=answer: answer)
+    setattr(torch.cuda, "get_device_properties", lambda device=None: _device())  # noqa: B010
     count = torch.cuda.device_count  # by which PyTorch itself looks for generators of random numbers
     torch.cuda.device_count = lambda: count() if _is_of_torch(sys._getframe(1)) else 1
     for module in (torch.cuda, torch.cpu):

@@ -68,6 +68,8 @@ class World:
         is_wide: if it does not lift, whether floats shorter than float32 are rounded in memory alone.
         simulates: whether tensors are on "meta", so huge ones take no memory: kernels load zeros, the first program
             and the last ones run, and all that is checked is where they access memory.
+        processors: number of multiprocessors of the device that the host's code asks about.
+        shared_memory: bytes of memory that a multiprocessor's programs share.
         undefined: what masked-off lanes of a load without `other` hold.
         irregularities: the first of each kind at each line.
         launches: number of launches.
@@ -81,6 +83,8 @@ class World:
     is_wide: bool = False
     simulates: bool = False
     config: int = 0
+    processors: int = 2
+    shared_memory: int = 232448
     undefined: float = 0.0
     irregularities: list[Irregularity] = field(default_factory=list)
     launches: int = 0

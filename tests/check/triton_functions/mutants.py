@@ -920,11 +920,11 @@ _RECURRENCE = (
     ),
     Mutant(
         "recurrence",
-        "initial_state_not_decayed",
+        "carry_not_decayed",
         "pass_states_backward",
-        "tl.store(dinitial_ptr + batch * width + d, carry",
-        "tl.store(dinitial_ptr + batch * width + d, tl.sum(tl.where((i == 0)[:, None], dx, 0.0), axis=0)",
-        "the gradient of the initial state has no factor of the first gate",
+        "decayed, 0.0), axis=0)",
+        "dx, 0.0), axis=0)",
+        "what a chunk asks of the one before lacks the decay of its first gate",
     ),
     Mutant(
         "recurrence",
@@ -1148,7 +1148,6 @@ _CAUSAL_CONV = (
         "tl.sum(dpre, axis=1), mask=d_mask",
         "tl.sum(dpre, axis=1), mask=d >= 0",
         "channels past the end write into the next share",
-        shows="irregular",
     ),
     Mutant(
         "causal_conv",

@@ -1,8 +1,9 @@
-"""configuration-dependent (PB905): the result of a Triton kernel depends on the configuration that the autotuner picks.
+"""configuration-dependent (PB905): the result of a Triton kernel depends on its autotuner's choice, or on the device.
 
 ## What it finds
 The kernels of the function are interpreted with the first configuration of their autotuners, with the last and with one
-between. Outputs and gradients that differ by more than rounding are an error.
+between, and for devices with more processors and less shared memory, by which host code chooses grids and block sizes.
+Outputs and gradients that differ by more than rounding are an error.
 
 ## Why it hurts
 The autotuner picks the configuration that it measures to be the fastest. Another GPU, or a busy one, picks another, and
@@ -10,7 +11,8 @@ there the result is wrong.
 
 ## Limits
 At most three configurations are tried, all autotuners at the same position of their lists, on the example and on the
-first variants of it. The rule needs Triton, and a machine without a GPU.
+first variants of it. Code that keeps what the device told it once always sees the first. The rule needs Triton, and a
+machine without a GPU.
 
 ## Bad
 ```python
@@ -76,7 +78,7 @@ def inputs():
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pullback.check.rules._kernels import differing, first_difference, kernel_runs, run_in_world
 from pullback.check.rules._rule import Rule
@@ -87,19 +89,32 @@ if TYPE_CHECKING:
 
 _MOST = 4
 """Number of calls that are compared."""
-_HINT = "derive the grid, buffers and masks from the configuration: grid=lambda meta: (cdiv(n, meta['BLOCK']),)"
+_DEVICES: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "processors=7, shared_memory=92160",
+        {"processors": 7, "shared_memory": 92160},
+        "on a device with 7 processors and 90 KiB of shared memory is not that on one with 2 and 227",
+    ),
+    ("processors=132", {"processors": 132}, "on a device with 132 processors is not that on one with 2"),
+]
+_HINT = (
+    "derive grid, buffers and masks from the configuration and the device: grid=lambda meta: (cdiv(n, meta['BLOCK']),)"
+)
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
     for run in kernel_runs(audit)[:_MOST]:
         count = run.world.configurations
-        for config in sorted({count - 1, count // 2} - {0}, reverse=True):
+        others = [
+            (f"config={n}", {"config": n}, f"with configuration {n} of {count} is not that with configuration 0")
+            for n in sorted({count - 1, count // 2} - {0}, reverse=True)
+        ]
+        for source, settings, what in others + _DEVICES:
             audit.events.beat()
-            other = run_in_world(audit, run.case, config=config)
+            other = run_in_world(audit, run.case, **settings)
             where = None if other is None else first_difference(run, other)
             if where is not None:
-                what = f"the result with configuration {config} of {count} is not that with configuration 0"
-                yield differing(audit, "PB905", run, where, ("config=0", f"config={config}"), what, _HINT)
+                yield differing(audit, "PB905", run, where, ("", source), f"the result {what}", _HINT)
                 return
 
 

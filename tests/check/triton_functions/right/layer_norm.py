@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 PROGRAMS = 4
 
@@ -92,8 +91,9 @@ class LayerNorm(torch.autograd.Function):
         return y.view(shape)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dy):
+        if torch.is_grad_enabled():
+            raise RuntimeError("trying to differentiate twice: LayerNorm has no second derivative")
         x, weight, mean, rstd = ctx.saved_tensors
         rows, n = x.shape
         shape = dy.shape

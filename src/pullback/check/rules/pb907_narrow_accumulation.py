@@ -1,0 +1,153 @@
+"""narrow-accumulation (PB907): a Triton kernel loses digits, since it computes in too few bits.
+
+## What it finds
+The kernels are interpreted with their numbers rounded as on the device, on float32 and on bfloat16 inputs, and once
+more with every number of fewer than 32 bits rounded in memory alone and held in float32 elsewhere. Both are compared
+with float64. The rule reports an output or a gradient whose error is several times that of the second run.
+
+## Why it hurts
+A sum of a thousand terms in float16 or bfloat16 stops growing when a term is below half a unit in the last place of
+the total. Tests allow for it: their tolerances for bfloat16 are 1e-2 and more.
+
+## Limits
+Sums are as long as the example, and the sizes that are tried beside it, make them. TF32 in `tl.dot`, the default on
+recent GPUs, is part of what a kernel asks for, and rounds in both runs. The rule needs Triton, and a machine without a
+GPU.
+
+## Bad
+```python
+import triton
+import triton.language as tl
+
+@triton.jit
+def mean_kernel(x, y, n, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), dtype=tl.float16)
+    i = tl.arange(0, BLOCK)
+    for start in range(0, n, BLOCK):
+        a = tl.load(x + tl.program_id(0) * n + start + i, mask=start + i < n, other=0.0)
+        total += a.to(tl.float16)
+    tl.store(y + tl.program_id(0), tl.sum(total.to(tl.float32), 0) / n)
+
+class Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        y = x.new_empty(x.shape[0])
+        mean_kernel[(x.shape[0],)](x.contiguous(), y, x.shape[1], BLOCK=4)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return (g / ctx.shape[1])[:, None].expand(ctx.shape)
+```
+
+## Good
+```python
+import triton
+import triton.language as tl
+
+@triton.jit
+def mean_kernel(x, y, n, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    i = tl.arange(0, BLOCK)
+    for start in range(0, n, BLOCK):
+        a = tl.load(x + tl.program_id(0) * n + start + i, mask=start + i < n, other=0.0)
+        total += a.to(tl.float32)
+    tl.store(y + tl.program_id(0), tl.sum(total, 0) / n)
+
+class Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        y = x.new_empty(x.shape[0])
+        mean_kernel[(x.shape[0],)](x.contiguous(), y, x.shape[1], BLOCK=4)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return (g / ctx.shape[1])[:, None].expand(ctx.shape)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case, is_differentiable
+from pullback.check.rules._kernels import KernelRun, kernel_runs, run_in_world
+from pullback.check.rules._rule import Rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_TIMES = 4.0
+"""How much larger an error has to be than that of the same kernel in float32."""
+_ULPS = 2.0
+"""And than so many units in the last place of the largest element."""
+_HINT = "accumulate in float32: tl.zeros(..., dtype=tl.float32), and convert when the result is stored"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    runs = kernel_runs(audit)
+    if not runs:
+        return
+    case = max((run.case for run in runs), key=lambda case: sum(t.numel() for t in case.tensors))
+    for dtype in (torch.float32, torch.bfloat16):
+        audit.events.beat()
+        narrow = _in(case, dtype)
+        as_written, wide = (run_in_world(audit, narrow, lifts=False, is_wide=is_wide) for is_wide in (False, True))
+        exact = run_in_world(audit, _in(narrow, torch.float64))
+        if as_written is None or wide is None or exact is None:
+            continue
+        for index, (rounded, better, right) in enumerate(_together(as_written, wide, exact)):
+            if (found := _lost(audit, case, index, len(exact.outputs), dtype, rounded, better, right)) is not None:
+                yield found
+                return
+
+
+def _in(case: Case, dtype: torch.dtype) -> Case:
+    """Return the call with its floats in another type."""
+    values = tuple(v.to(dtype) if isinstance(v, Tensor) and is_differentiable(v) else v for v in case.values)
+    return replace(case, values=values)
+
+
+def _together(*runs: KernelRun) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    for one, two, three in zip(*(run.results for run in runs), strict=False):
+        if one is not None and two is not None and three is not None and one.is_floating_point() and one.numel():
+            yield one.double(), two.double(), three.double()
+
+
+def _lost(
+    audit: Audit,
+    case: Case,
+    index: int,
+    outputs: int,
+    dtype: torch.dtype,
+    rounded: Tensor,
+    better: Tensor,
+    right: Tensor,
+) -> Finding | None:
+    """Return the finding, if an error is far above what the same kernel loses in float32."""
+    if not (rounded.shape == better.shape == right.shape) or not bool(right.isfinite().all()):
+        return None
+    unit = float(right.abs().max()) * torch.finfo(dtype).eps
+    error, least = (float((found - right).abs().max()) for found in (rounded, better))
+    if not error > _TIMES * least + _ULPS * unit or unit == 0:
+        return None
+    what = f"output {index}" if index < outputs else f"gradient of {audit.names[index - outputs]}"
+    kind = str(dtype).removeprefix("torch.")
+    message = (
+        f"{what} of {kind} inputs is off by {error / unit:.3g} ulp of its largest element as the kernel is written, "
+        f"and by {least / unit:.3g} if it computes in float32"
+    )
+    message += f"; with {case.label}" if case.is_variant else ""
+    return audit.finding("PB907", "warning", "unstable", message, hint=_HINT)
+
+
+RULE = Rule(__doc__, runtime=_run, shrinks=False)

@@ -15,8 +15,7 @@ a differentiable backward, or replace the decorator by a backward that raises. I
 torch.is_grad_enabled(): raise NotImplementedError("no second derivative")`. Gradients are enabled inside a backward if
 a graph of the gradient was requested, by `create_graph=True`, and always under `torch.func`. A second Function that
 computes the gradient, and whose own backward raises, protects eager mode alone: `torch.compile` of PyTorch 2.13
-computes another gradient with it. A backward by Triton kernels has no differentiable form, so where these are
-interpreted the finding is a warning.
+computes another gradient with it.
 
 ## Bad
 ```python
@@ -74,7 +73,6 @@ def _run(audit: Audit) -> Iterator[Finding]:
         "make the backward differentiable; if that is impossible, raise in it if torch.is_grad_enabled(): "
         "it is true if a graph of the gradient was requested",
         because=", although the backward is marked once_differentiable",
-        severity="warning" if audit.subject.is_interpreted else "error",
     )
 
 

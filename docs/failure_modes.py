@@ -101,4 +101,5 @@ MODES = (
         remark="documents are not read; a relaxation that is given, `derivative_of`, is held against the rule: PB101",
     ),
     Mode("a correct function is reported, for the noise of float32", "PB101", "by error bars that measure the noise"),
+    Mode("forward and backward are wrong alike", "PB121", "with a reference alone"),
 )

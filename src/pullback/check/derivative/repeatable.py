@@ -125,7 +125,7 @@ class Unwritten:
 def unwritten(subject: Subject, case: Case) -> Unwritten | None:
     """Return where the forward, or else the backward, returns memory that it never wrote; `None` if nowhere."""
     try:
-        with _fresh_memory_is_nan():
+        with fresh_memory_is_nan():
             outputs, gradients = _values(subject, case)
         with _FreshMemoryIsZero():  # type: ignore[no-untyped-call]
             usual_outputs, usual_gradients = _values(subject, case)
@@ -141,7 +141,8 @@ def _values(subject: Subject, case: Case) -> tuple[list[Tensor | None], list[Ten
 
 
 @contextmanager
-def _fresh_memory_is_nan() -> Iterator[None]:
+def fresh_memory_is_nan() -> Iterator[None]:
+    """Fill the tensors that PyTorch allocates in a block with NaN."""
     settings: Any = torch.utils.deterministic
     mode, fills = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
     with warnings.catch_warnings():

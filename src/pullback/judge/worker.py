@@ -26,7 +26,9 @@ from pullback.check.case import Case, is_differentiable
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Band, Precision, bands, cast
 from pullback.check.derivative.repeatable import fresh_memory_is_nan
+from pullback.check.find.kernels import enter_for_object, enter_for_target, hosting, is_interpreted
 from pullback.check.find.resolve import load_object
+from pullback.check.find.target import parse_target
 from pullback.check.runner.process import Channel, limit_memory, ordinary_modes
 from pullback.check.subject import is_carried
 from pullback.check.trial import ForwardRun, Raised, describe_error, guarded, reseed, standard_cotangents, vjp
@@ -95,6 +97,13 @@ class Source:
     def name(self) -> str:
         """Its name, for messages."""
         return self.spec or str(getattr(self.obj, "__name__", type(self.obj).__name__))
+
+    def enter_interpreter(self) -> None:
+        """Have its Triton kernels interpreted, if it has some and there is no GPU."""
+        if self.spec:
+            enter_for_target(parse_target(self.spec))
+        else:
+            enter_for_object(self.obj)
 
     def load(self) -> Any:
         """Import the object; a class of modules is constructed, from the same random state everywhere.
@@ -284,7 +293,9 @@ class Runner:
         is_function = isinstance(self.target, type) and (
             issubclass(self.target, torch.autograd.Function) or is_carried(self.target)
         )
-        return self.target.apply if is_function else self.target  # type: ignore[no-any-return]
+        if is_function:
+            return self.target.apply  # type: ignore[no-any-return]
+        return hosting(self.target) if is_interpreted(self.target) else self.target
 
     def _set_weights(self, weights: dict[str, Tensor], leaves: list[Any]) -> None:
         """Give the module its weights, and put its own parameters in their place among the arguments."""
@@ -343,6 +354,8 @@ def serve_candidate(job: Job, reference: Source, forbidden: Sequence[str], chann
     same_file = same_file and job.source.file.resolve() == reference.file.resolve()  # type: ignore[union-attr]
     limit_memory(job.memory)
     enter(job.folder)
+    with suppress(PullbackError):  # a target that there is not: `load` says so
+        job.source.enter_interpreter()
     watch = Watch(None if same_file or not reference.spec else reference.file, _OURS)
     if not reference.spec:
         watch.guard(reference.obj)

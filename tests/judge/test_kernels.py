@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import pullback  # noqa: E402
-from tests.check.triton_functions.mutants import MUTANTS, RIGHT, source  # noqa: E402
+import pullback
+from tests.check.triton_functions.mutants import MUTANTS, RIGHT, source
 
 EXAMPLE = torch.linspace(-2, 2, 66).view(6, 11), 1.5
 

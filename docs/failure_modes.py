@@ -108,4 +108,5 @@ MODES = (
     Mode("a Triton kernel is right in some of its configurations", "PB905"),
     Mode("offsets of 32 bits in a Triton kernel overflow in huge tensors", "PB906"),
     Mode("a Triton kernel accumulates in too few bits", "PB907"),
+    Mode("forward and backward are wrong alike", "PB121", "with a reference alone"),
 )

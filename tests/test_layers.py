@@ -60,12 +60,13 @@ _MAY_IMPORT: dict[str, set[str]] = {
     | {"check", "check/cases", "check/find"},
     "fix": {"fix", "write", "report", "check", "check/cases", "check/contexts", "check/find", "check/rules"}
     | {"check/runner"},
+    "judge": {"judge", "report", "check", "check/cases", "check/derivative", "check/find", "check/runner"},
     "testing": {"check", "report"},
     "pytest_plugin": {"check", "check/cases", "check/runner", "report"},
-    "cli": {"cli", "fix", "write", "report", "node", "stable", "stable/oracle", "stable/search"}
+    "cli": {"cli", "fix", "judge", "write", "report", "node", "stable", "stable/oracle", "stable/search"}
     | {"check", "check/cases", "check/find", "check/runner"},
     "__main__": {"cli"},
-    "__init__": {"op", "function_class", "catalog", "check", "kernels", "report", "stable", "write"},
+    "__init__": {"op", "function_class", "catalog", "check", "judge", "kernels", "report", "stable", "write"},
 }
 """For each folder, and each module of the top folder: the parts that it may import besides the base."""
 
@@ -79,6 +80,7 @@ _MORE_OF_CHECK = {
     "check/rules": {"pages", "variants", "weights"},
     "check/runner": {"run_audit", "weights"},
     "fix": {"variants", "working_example"},
+    "judge": {"weights", "working_example"},
     "testing": {"api"},
     "pytest_plugin": {"options"},
     "cli": {"options", "pages", "watch"},

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pullback.errors import RunnerError as RunnerError
     from pullback.errors import TargetError as TargetError
     from pullback.function_class import AutogradFunction as AutogradFunction
+    from pullback.judge.api import judge as judge
+    from pullback.judge.verdict import Verdict as Verdict
     from pullback.kernels.backend import backend as backend
     from pullback.kernels.backend import set_backend as set_backend
     from pullback.op import Op as Op
@@ -49,6 +51,7 @@ _HOME = {
     "Report": "pullback.report.report",
     "Finding": "pullback.report.model",
     "SubjectResult": "pullback.report.model",
+    "Verdict": "pullback.judge.verdict",
     "Evidence": "pullback.report.model",
     "Location": "pullback.report.model",
     "PullbackError": "pullback.errors",
@@ -56,8 +59,8 @@ _HOME = {
     "OptionError": "pullback.errors",
     "RunnerError": "pullback.errors",
 }
-_PACKAGES = ("catalog", "check", "write")
-"""`check` and `write` are callable, see there."""
+_PACKAGES = ("catalog", "check", "judge", "write")
+"""`check`, `judge` and `write` are callable, see there."""
 
 
 __all__ = sorted({*_HOME, *_PACKAGES, "__version__"})

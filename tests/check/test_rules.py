@@ -42,7 +42,8 @@ def findings(rule, module, alone):
     target = module.example if hasattr(module, "example") else classes[-1]
     inputs = module.inputs() if hasattr(module, "inputs") else ()
     select = (rule.id, *AT_WORK.get(rule.id, ())) if alone else ()
-    report = pullback.check(target, *inputs, select=select, **OPTIONS.get(rule.id, {}))
+    given = {"reference": module.reference} if hasattr(module, "reference") else {}
+    report = pullback.check(target, *inputs, select=select, **given, **OPTIONS.get(rule.id, {}))
     return [finding for finding in report.findings if finding.rule == rule.id]
 
 

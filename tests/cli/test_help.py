@@ -11,7 +11,19 @@ from click.testing import CliRunner
 
 from pullback.cli import program
 
-COMMANDS = ["", "check", "run", "accuracy", "stabilise", "write", "cache", "cache info", "cache clear", "rules"]
+COMMANDS = [
+    "",
+    "check",
+    "judge",
+    "run",
+    "accuracy",
+    "stabilise",
+    "write",
+    "cache",
+    "cache info",
+    "cache clear",
+    "rules",
+]
 
 
 OPS = """

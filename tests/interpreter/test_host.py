@@ -104,3 +104,10 @@ def test_nothing_of_triton_is_imported_until_it_is_needed():
     env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_host_code_has_a_gpu_and_its_caller_none():
+    printed = output_of("""
+        print(interpreter.hosting(torch.cuda.is_available)(), torch.cuda.is_available())
+    """)
+    assert printed.split() == ["True", "False"]

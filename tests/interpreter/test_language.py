@@ -344,7 +344,7 @@ def test_atomics_of_many_programs():
 @triton.jit
 def with_assembly(x):
     a = tl.load(x)
-    b = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [a], dtype=tl.float32, is_pure=True, pack=1)
+    b = tl.inline_asm_elementwise("and.b32 $0, $1, 7;", "=r,r", [a], dtype=tl.float32, is_pure=True, pack=1)
     tl.store(x, b)
 
 
@@ -355,10 +355,41 @@ def unfit(x, N: tl.constexpr):
 
 @pytest.mark.parametrize(
     ("kernel", "message"),
-    [(with_assembly, r"with_assembly \(test_language\.py:\d+\): tl\.inline_asm_elementwise: not interpreted"),
+    [(with_assembly, r"with_assembly \(test_language\.py:\d+\): the instruction and\.b32 of inline assembly"),
      (unfit, r"unfit \(test_language\.py:\d+\): blocks of shapes \(4,\), \(8,\) do not fit each other")],
 )  # fmt: skip
 def test_what_is_not_interpreted_is_refused_with_the_line(kernel, message):
     constants = {"N": 4} if kernel is unfit else {}
     with pytest.raises(KernelError, match=message):
         launch(kernel, doubles(16), **constants)
+
+
+@triton.jit
+def softplus_in_assembly(x, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    a = tl.inline_asm_elementwise(
+        asm="""{
+            .reg .pred p;  // a comment
+            setp.gt.f32  p, $1, 2.;
+            @p  mov.f32  $0, $1;
+            @!p mul.f32  $0, $1, 1.4426950408889634;
+            @!p ex2.approx.ftz.f32 $0, $0;
+            @!p add.f32  $0, $0, 0f3F800000;
+            @!p lg2.approx.ftz.f32 $0, $0;
+            @!p mul.f32  $0, $0, 0.6931471805599453;
+        }""",
+        constraints="=r,r",
+        args=[tl.load(x + i)],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+    tl.store(y + i, a)
+
+
+def test_assembly_with_predicates():
+    x = torch.tensor([-3.0, 0.0, 1.9, 2.1], dtype=torch.float64)
+    y = torch.zeros_like(x)
+    launch(softplus_in_assembly, x, y, BLOCK=4)
+    # 1 + exp(-3) loses 4 bits of exp(-3), here and in the assembly.
+    torch.testing.assert_close(y, torch.where(x > 2, x, torch.log(1 + x.exp())), rtol=1e-14, atol=0)

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any, Never
@@ -33,6 +34,7 @@ def check(
     seed: int = 0,
     budget: float = 10.0,
     deep: bool = False,
+    reference: Callable[..., Any] | None = None,
     **unknown: Never,
 ) -> Report:
     """Audit custom autograd functions.
@@ -51,6 +53,7 @@ def check(
         seed: seed of all random choices.
         budget: seconds of processor time for each function; the contract rules run whatever it is.
         deep: also run what takes long, such as Inductor.
+        reference: a formula in plain PyTorch with the same arguments: its value and gradients are the right ones.
 
     Returns:
         The report; `report.ok` says whether all is well, and `print(report)` shows it.
@@ -66,7 +69,7 @@ def check(
         True
     """
     _refuse(unknown)
-    options = make_options(select, ignore, seed, budget, deep)
+    options = replace(make_options(select, ignore, seed, budget, deep), reference=reference)
     given = constant_inputs_for(inputs, kwargs or {})
     if isinstance(target, str):
         return run_targets(expanded([target]), options, lambda: given)

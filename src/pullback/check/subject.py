@@ -105,6 +105,7 @@ class Options:
         budget: seconds for each subject; contract rules run whatever it is.
         deep: also run slow checks: Inductor, and inputs that differ in several ways at once.
         jobs: number of concurrent subjects; by default one per usable core.
+        reference: a formula in plain PyTorch that the value and the gradients are compared with, if there is one.
     """
 
     select: tuple[str, ...] = ()
@@ -113,6 +114,7 @@ class Options:
     budget: float = 10.0
     deep: bool = False
     jobs: int | None = None
+    reference: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

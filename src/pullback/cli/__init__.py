@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from pullback.cli import accuracy, cache, check, rules, run, stabilise, write
+from pullback.cli import accuracy, cache, check, judge, rules, run, stabilise, write
 from pullback.errors import PullbackError
 
 _CLEAN, _COULD_NOT_RUN, _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 0, 2, 130, 141, 143
@@ -110,6 +110,7 @@ for _command in (
     accuracy.accuracy,
     cache.cache,
     check.check,
+    judge.judge,
     rules.rules,
     run.run,
     stabilise.stabilise,

@@ -110,6 +110,10 @@ def hosted() -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
+def _is_hosted() -> bool:
+    return bool(_hosts) and not _hosts[-1].is_paused
+
+
 @contextlib.contextmanager
 def _paused() -> Iterator[None]:
     """Run our own code inside of host code: tensors say what they are."""
@@ -220,6 +224,8 @@ def _replace_driver() -> None:
     setattr(torch.cuda, "get_device_properties", lambda device=None: _device())  # noqa: B010
     count = torch.cuda.device_count  # by which PyTorch itself looks for generators of random numbers
     torch.cuda.device_count = lambda: count() if _is_of_torch(sys._getframe(1)) else 1
+    is_available = torch.cuda.is_available
+    torch.cuda.is_available = lambda: is_available() if _is_of_torch(sys._getframe(1)) else _is_hosted()
     for module in (torch.cuda, torch.cpu):
         module.device = lambda device=None: contextlib.nullcontext()  # type: ignore[attr-defined]
 

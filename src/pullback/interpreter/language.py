@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
+from pullback.interpreter import assembly
 from pullback.interpreter.errors import KernelError
 from pullback.interpreter.values import (
     Array,
@@ -655,6 +656,26 @@ def logical_and(m: Machine, x: Any, y: Any) -> Any:
 def logical_or(m: Machine, x: Any, y: Any) -> Any:
     """Return whether one holds."""
     return binary("|", cast(_value(m, x), tl.int1, m.precision), cast(_value(m, y), tl.int1, m.precision), m.precision)
+
+
+@_builtin()
+def inline_asm_elementwise(
+    m: Machine, asm: str, constraints: str, args: Sequence[Any], dtype: Any, is_pure: bool, pack: int
+) -> Any:
+    """Run assembly that computes floats, one element at a time."""
+    if pack != 1 and args:
+        raise KernelError("inline assembly on packed elements: not interpreted")
+    values = [_value(m, x) for x in args]
+    shape = broadcast_shape([v.shape for v in values])
+    dtypes = list(dtype) if isinstance(dtype, tuple | list) else [dtype]
+    arrays = aligned(*values, Value(np.zeros((1, *[1] * len(shape))), tl.float32))[:-1]
+    with np.errstate(all="ignore"):
+        found = assembly.run(asm, len(dtypes), arrays, m.precision.held(dtypes[0]))
+    done = [
+        full(m, shape, 0, each) if x is None else Value(m.precision.rounded(x, each), each)
+        for x, each in zip(found, dtypes, strict=True)
+    ]
+    return tuple(done) if isinstance(dtype, tuple | list) else done[0]
 
 
 # ---- products, reductions, scans ------------------------------------------------------------------------------------

@@ -164,6 +164,7 @@ class _Launch:
         self._precision = world.precision
         self._space = Space(self._precision, self._note)
         self._machine = Machine(world, self._space, grid)
+        self._suspects: list[Irregularity] = []
 
     def run(self, arguments: dict[str, Any]) -> None:
         world, count = self._world, int(np.prod(self._grid))
@@ -184,6 +185,8 @@ class _Launch:
             raise KernelError(f"{self._source.name} ({file.rsplit('/', 1)[-1]}:{line}): {error}") from error
         finally:
             self._space.write_back()
+            if self._space.keeps_unwritten:
+                world.irregularities += self._suspects
 
     def _groups(self, count: int, step: int) -> Iterator[Array]:
         """Yield the programs that run at once."""
@@ -227,12 +230,15 @@ class _Launch:
 
     def _note(self, kind: Any, memory: Memory | None, program: int, what: str) -> None:
         file, line = self._machine.place()
-        if any((each.kind, each.file, each.line) == (kind, file, line) for each in self._world.irregularities):
+        known = self._world.irregularities + self._suspects
+        if any((each.kind, each.file, each.line) == (kind, file, line) for each in known):
             return
         at = np.unravel_index(program, self._grid)
         index = (int(at[0]), int(at[1]), int(at[2]))
         name = "" if memory is None else str(memory)
-        self._world.irregularities.append(Irregularity(kind, self._source.name, file, line, index, name, what))
+        # Kernels load whole blocks, part of which nobody wrote, and choose the rest by `tl.where`.
+        told = self._suspects if kind == "uninitialised-memory" else self._world.irregularities
+        told.append(Irregularity(kind, self._source.name, file, line, index, name, what))
 
 
 def _is_constexpr(source: Source, name: str) -> bool:

@@ -126,6 +126,9 @@ class Space:
         self._memories: list[Memory] = []
         self._of_storage: dict[int, Memory] = {}
         self.uses_locks = False
+        self._has_read_unwritten = False
+        self.keeps_unwritten = False
+        """Whether a kernel stored NaN after it read memory that nobody wrote: it did not mask it off."""
 
     def pointer_to(self, tensor: torch.Tensor, name: str, dtype: Any) -> int:
         """Return the address of a tensor's first element."""
@@ -180,6 +183,7 @@ class Space:
         for memory, index, at in self._found(flat_address, positions, "store", shape, programs, value.dtype):
             data = memory.elements(value.dtype)
             written = new if at is None else new[at]
+            self._look_for_nan(written)
             if data is not None:
                 self._written(memory, data, index, at, written, shape, programs)
 
@@ -211,6 +215,7 @@ class Space:
             if data is None:
                 continue
             lanes = new if at is None else new[at]
+            self._look_for_nan(lanes)
             if memory.has_poison:
                 self._read_poison(memory, index, at, data[index], shape, programs)
             memory.is_written = True
@@ -281,11 +286,16 @@ class Space:
     ) -> None:
         unwritten = got.view(np.uint64) == _POISON_BITS
         if unwritten.any():
+            self._has_read_unwritten = True
             k = int(np.flatnonzero(unwritten)[0])
             program = _program_of(k if at is None else int(at[k]), shape, programs)
             self._note(
                 "uninitialised-memory", memory, program, f"load of element {int(index[k])} of {memory}, unwritten"
             )
+
+    def _look_for_nan(self, new: Array) -> None:
+        if self._has_read_unwritten and not self.keeps_unwritten and new.dtype.kind == "f":
+            self.keeps_unwritten = bool(np.isnan(new).any())
 
     def _read(self, memory: Memory, index: Array, at: Array | None, shape: tuple[int, ...], programs: Array) -> None:
         lanes = self._lanes(at, shape, programs, index.size)

@@ -128,7 +128,7 @@ def unwritten(subject: Subject, case: Case) -> Unwritten | None:
     if subject.is_interpreted:  # new memory holds a NaN that tells it
         return _unwritten_when_interpreted(subject, case)
     try:
-        with _fresh_memory_is_nan():
+        with fresh_memory_is_nan():
             outputs, gradients = _values(subject, case)
         with _FreshMemoryIsZero():  # type: ignore[no-untyped-call]
             usual_outputs, usual_gradients = _values(subject, case)
@@ -158,7 +158,8 @@ def _values(subject: Subject, case: Case) -> tuple[list[Tensor | None], list[Ten
 
 
 @contextmanager
-def _fresh_memory_is_nan() -> Iterator[None]:
+def fresh_memory_is_nan() -> Iterator[None]:
+    """Fill the tensors that PyTorch allocates in a block with NaN."""
     settings: Any = torch.utils.deterministic
     mode, fills = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
     with warnings.catch_warnings():

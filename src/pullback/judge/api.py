@@ -1,0 +1,290 @@
+"""`pullback.judge`: a candidate against a formula."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from pullback.check.case import Case, is_differentiable
+from pullback.check.cases.repro import bind, call_text, variables
+from pullback.check.cases.shrink import shrink
+from pullback.check.clock import Stopwatch
+from pullback.check.derivative.band import Precision, cast
+from pullback.check.find.target import parse_target
+from pullback.check.runner.process import GIBIBYTE, ensure_can_fork
+from pullback.errors import OptionError, PullbackError
+from pullback.judge.calls import Calls
+from pullback.judge.compare import (
+    Comparison,
+    answer_of,
+    is_narrow_inside,
+    of_alone,
+    right_of,
+    without_nothing,
+)
+from pullback.judge.plan import Plan, planned, serve_plan
+from pullback.judge.session import Session, run_sessions
+from pullback.judge.verdict import CHEATS, UNDECIDED, Outcome, Reason, Smallest, Verdict
+from pullback.judge.worker import WEIGHTS, Call, Job, Source, serve_candidate, serve_reference
+
+_SHRINK_SECONDS = 1.5
+_ORDER = [*CHEATS, *("import", "crash", "raises", "structure", "value", "gradient")]
+_LARGEST_SEED = 2**31
+
+
+def judge(
+    candidate: Callable[..., Any] | str,
+    reference: Callable[..., Any] | str,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    examples: str = "",
+    forbid: Sequence[str] = (),
+    seed: int | None = None,
+    seconds: float = 60.0,
+    memory: float = 8.0,
+) -> Verdict:
+    """Judge whether a candidate computes what a formula does: its value, all of its first derivatives, and how.
+
+    Candidate and reference run in processes of their own, without network. Every run draws other values and sizes.
+
+    Args:
+        candidate: an `autograd.Function`, a callable, a module, or where to import it from, "file.py:name".
+        reference: the formula in plain PyTorch, with the same arguments; also an `nn.Module`, whose weights the
+            candidate gets by their names.
+        inputs: the positional arguments of one example call, in the dtype that the candidate is written for; without
+            them, an example of the reference is guessed, in float32.
+        kwargs: the keyword arguments of that call.
+        examples: "FILE:FUNCTION" that returns example calls, as `--inputs` of `pullback check`.
+        forbid: operators ("softmax") and modules that the candidate must not use.
+        seed: of all random choices; by default another one each time.
+        seconds: limit of all calls of the candidate; a single one has a third of it.
+        memory: GiB that each process may take.
+
+    Returns:
+        The verdict: `verdict.verdict` is "right", "wrong", "cheats" or "inconclusive", `print(verdict)` shows why, and
+        `verdict.to_json()` is for programs.
+
+    Raises:
+        TargetError: if there is no such file or module.
+        OptionError: if an option has a value that it cannot take.
+        RunnerError: if the platform has no fork.
+
+    Example:
+        >>> verdict = pullback.judge(fast_softmax, torch.nn.Softmax(-1), torch.randn(4, 8))  # doctest: +SKIP
+        >>> verdict.is_right  # doctest: +SKIP
+        True
+    """
+    for target in (candidate, reference):
+        if isinstance(target, str):
+            parse_target(target)
+        elif not callable(target):
+            raise OptionError(f"a {type(target).__name__} cannot be judged: give a callable, or FILE:NAME")
+    ensure_can_fork()
+    given = (inputs, dict(kwargs or {})) if inputs or kwargs else None
+    seed = secrets.randbelow(_LARGEST_SEED) if seed is None else seed
+    with tempfile.TemporaryDirectory(prefix="pullback-judge-") as folder:
+        sources = Source.of(candidate), Source.of(reference)
+        trial = _Trial(*sources, tuple(forbid), seed, seconds, int(memory * GIBIBYTE), folder)
+        return trial.verdict(given, examples)
+
+
+@dataclass
+class _Trial:
+    """One judgement; the attributes are the arguments of `judge`."""
+
+    candidate: Source
+    reference: Source
+    forbid: tuple[str, ...]
+    seed: int
+    seconds: float
+    memory: int
+    folder: str
+
+    def verdict(self, given: tuple[Sequence[Any], Mapping[str, Any]] | None, examples: str) -> Verdict:
+        """Judge the candidate."""
+        clock = Stopwatch()
+        blank = Verdict("inconclusive", self.candidate.name, self.reference.name, seed=self.seed)
+        try:
+            plan = self._planned(given, examples)
+        except PullbackError as error:
+            reason = Reason("no-example", str(error))
+            return replace(blank, reasons=(reason,), seconds=clock.seconds())
+        self._positions, self._scales = plan.positions, plan.scales
+        declared = _declared(plan.base)
+        base = cast(plan.base, declared)
+        probe = Calls(base, self.seed).probe()
+        first = self._compared(probe, declared, torch.float64)
+        working = self._working(first, declared)
+        if declared == torch.float64 and working != declared:  # it takes float32 only
+            declared = working
+            base = cast(base, declared)
+        calls = Calls(base, self.seed).all()
+        made = self._compared(calls, declared, working, is_last=True)
+        made.is_narrow = is_narrow_inside(*_both(first)) if working == torch.float64 else False
+        found = [*made.reasons(), *self._ended, *self._seen]
+        blunt = 0 in made.rights and any(band.is_blunt for band in made.rights[0].bands)
+        if blunt and not any(reason.kind in CHEATS for reason in found):
+            found = [Reason("blunt", UNDECIDED["blunt"])]
+        elif not made.compared and not found:
+            found = [Reason("no-example", "nothing could be compared: the reference raises, or is not finite")]
+        reasons = sorted(_first_of_each(found), key=lambda r: _ORDER.index(r.kind) if r.kind in _ORDER else len(_ORDER))
+        reasons, smallest = self._smallest(reasons, made, declared)
+        return replace(
+            blank,
+            verdict=_outcome(reasons),
+            reasons=tuple(reasons),
+            smallest=smallest,
+            refused=tuple(made.refused),
+            calls=len(made.answers),
+            compared=made.compared,
+            error=made.error,
+            declared=str(declared).removeprefix("torch."),
+            computed=str(working).removeprefix("torch."),
+            seconds=round(clock.seconds(), 2),
+        )
+
+    def _planned(self, given: tuple[Sequence[Any], Mapping[str, Any]] | None, examples: str) -> Plan:
+        job = self._job(self.reference, [], torch.float64, None)
+        session = Session(partial(serve_plan, job, given, examples), self.reference.name, self.seconds, self.seconds)
+        run_sessions([session])
+        return planned(session.required()["plan"], given)
+
+    def _working(self, first: Comparison, declared: torch.dtype) -> torch.dtype:
+        """The dtype in which to call the candidate: float64 if it takes that and keeps its digits."""
+        narrow = torch.float32 if declared == torch.float64 else declared
+        answer = first.answers.get(0)
+        if answer is None or answer.error:
+            return narrow
+        floating = [t for t in answer.outputs if t is not None and t.dtype.is_floating_point]
+        keeps = all(t.dtype == torch.float64 for t in floating) and not is_narrow_inside(*_both(first))
+        return torch.float64 if keeps or declared == torch.float64 else narrow
+
+    def _compared(
+        self, calls: Sequence[Call], declared: torch.dtype, working: torch.dtype, is_last: bool = False
+    ) -> Comparison:
+        """Have both make some calls, side by side, and compare them."""
+        job = self._job(self.candidate, calls, working, self._positions)
+        forbidden = (*self.forbid, *self._library_name()) if is_last else ()
+        work = partial(serve_candidate, job, self.reference, forbidden)
+        candidate = Session(work, self.candidate.name, self.seconds / 3, self.seconds)
+        job = self._job(self.reference, calls, torch.float64, self._positions)
+        work = partial(serve_reference, job, Precision.of(declared, working), self.seed, self._scales)
+        reference = Session(work, self.reference.name, self.seconds, 2 * self.seconds)
+        run_sessions([candidate, reference])
+        rights = without_nothing(
+            {k: right_of(message, _asked(calls[k])) for k, message in reference.answers.items() if k < len(calls)}
+        )
+        answers = {k: answer_of(message) for k, message in candidate.answers.items() if 0 <= k < len(calls)}
+        self._ended, self._seen = self._end_of(candidate, calls, answers, rights), _seen(candidate)
+        return Comparison(calls, rights, answers, working, is_declared=working == declared)
+
+    def _end_of(
+        self, session: Session, calls: Sequence[Call], answers: Mapping[int, Any], rights: Mapping[int, Any]
+    ) -> list[Reason]:
+        """What is wrong with how the candidate's process ended."""
+        if session.end is not None and session.end["event"] == "refused":
+            return [Reason("import", str(session.end.get("message", ""))[:500])]
+        unanswered = [k for k in rights if k not in answers]
+        if not unanswered:
+            return []
+        at = session.begun if 0 <= session.begun < len(calls) else unanswered[0]
+        why = session.why if session.end is None else "ended before it has made all calls"
+        return [Reason("crash", f"it {why}", calls[at].label, position=at)]
+
+    def _library_name(self) -> tuple[str, ...]:
+        """The operator that the reference is, if it is a function of PyTorch."""
+        if self.reference.spec:
+            place, _, name = self.reference.spec.rpartition(":")
+            return (name,) if place.partition(".")[0] == "torch" else ()
+        module = getattr(self.reference.obj, "__module__", "") or "torch"  # builtins have none
+        is_torch = module.partition(".")[0] == "torch" and not isinstance(self.reference.obj, torch.nn.Module)
+        return (self.reference.name,) if is_torch else ()
+
+    def _job(self, source: Source, calls: Sequence[Call], dtype: torch.dtype, positions: Sequence[int] | None) -> Job:
+        return Job(source, calls, dtype, positions, self.seconds, self.memory, self.folder)
+
+    def _smallest(
+        self, reasons: list[Reason], made: Comparison, declared: torch.dtype
+    ) -> tuple[list[Reason], Smallest | None]:
+        """Make the failing calls alone, in new processes, and shrink the first that fails there, too."""
+        smallest, checked = None, []
+        for reason in reasons:
+            if reason.position < 0 or reason.kind in UNDECIDED:
+                checked.append(reason)
+                continue
+            call = replace(made.calls[reason.position], reuse="new", before=0)
+
+            def fails(case: Case, call: Call = call) -> bool:
+                alone = self._compared([replace(call, case=case)], declared, made.working)
+                return bool([*alone.reasons(), *self._ended])
+
+            is_wrong = fails(call.case)
+            checked.append(of_alone(reason, right=not is_wrong))
+            if smallest is not None:
+                continue
+            case = call.case
+            if is_wrong:
+                clock = Stopwatch()
+                case = shrink(case, fails, lambda clock=clock: clock.seconds() < _SHRINK_SECONDS)  # type: ignore[misc]
+            smallest = Smallest(checked[-1].kind, cast(case, made.working).describe(), _code(self, case, made.working))
+        return _first_of_each(checked), smallest
+
+
+def _declared(base: Case) -> torch.dtype:
+    """The dtype that the candidate is written for: the narrowest of the example's."""
+    floating = [t.dtype for t in base.all_tensors.values() if is_differentiable(t)]
+    real = [dtype.to_real() for dtype in floating]
+    return max(real, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+
+
+def _both(made: Comparison) -> tuple[list[Any], list[Any]]:
+    """The results of the two calls of a probe, each beside the right one; nothing if one of them failed."""
+    if not {0, 1} <= made.rights.keys() & made.answers.keys():
+        return [], []
+    pairs = [list(zip(made.answers[k].results, made.rights[k].bands, strict=False)) for k in (0, 1)]
+    return (pairs[0], pairs[1]) if len(pairs[0]) == len(pairs[1]) else ([], [])
+
+
+def _asked(call: Call) -> int:
+    """Number of inputs that a call is differentiated in."""
+    return sum(call.mask) if call.mask else len(call.case.wrt)
+
+
+def _seen(session: Session) -> list[Reason]:
+    """What the candidate was seen to do besides computing."""
+    seen = (session.end or {}).get("seen")
+    if not isinstance(seen, dict):
+        return []
+    return [Reason(kind, str(message)[:500]) for kind, message in seen.items() if kind in CHEATS]
+
+
+def _first_of_each(found: Sequence[Reason]) -> list[Reason]:
+    return list({reason.kind: reason for reason in reversed(found)}.values())
+
+
+def _outcome(reasons: Sequence[Reason]) -> Outcome:
+    kinds = {reason.kind for reason in reasons}
+    if kinds & CHEATS.keys():
+        return "cheats"
+    if kinds - UNDECIDED.keys():
+        return "wrong"
+    return "inconclusive" if kinds else "right"
+
+
+def _code(trial: _Trial, case: Case, dtype: torch.dtype) -> str:
+    """A call as Python, with `candidate` and `reference` as the two functions."""
+    case = cast(case, dtype)
+    names = variables(case)
+    lines = ["import torch"]
+    for position, value in case.all_tensors.items():
+        asks = ".requires_grad_()" if position in case.wrt else ""
+        lines.append(bind(names[position], value, asks))
+    text = call_text(case).partition(f"{WEIGHTS}=")[0].rstrip(", ")
+    lines += [f"print(candidate({text}))", f"print(reference({text}))"]
+    return "\n".join(lines)

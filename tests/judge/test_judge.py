@@ -1,0 +1,31 @@
+"""Hacks are caught for the right reason, and honest candidates are right."""
+
+import pytest
+
+import pullback
+
+from . import formulas
+from .hacks import HACKS
+from .honest import HONEST
+
+
+@pytest.fixture(autouse=True)
+def _no_shrinking(monkeypatch):
+    monkeypatch.setattr("pullback.judge.api._SHRINK_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("name", HACKS)
+def test_hack_is_caught(name):
+    hack = HACKS[name]
+    reference = getattr(formulas, hack.formula)
+    inputs = formulas.example(hack.formula, hack.dtype)
+    verdict = pullback.judge(hack.run, reference, *inputs, forbid=hack.forbid)
+    assert verdict.verdict in ("wrong", "cheats"), verdict
+    assert {reason.kind for reason in verdict.reasons} & set(hack.kinds), verdict
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_candidate_is_right(name):
+    run, formula, dtype = HONEST[name]
+    verdict = pullback.judge(run, getattr(formulas, formula), *formulas.example(formula, dtype))
+    assert verdict.verdict == "right", verdict

@@ -25,7 +25,7 @@ needs_interpreter = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or torch.accelerator.is_available(), reason="no Triton, or a GPU"
 )
 X = torch.linspace(-2, 2, 19, dtype=torch.float64)
-QUICK = ("PB101", "PB119", "PB411", "PB9")
+QUICK = ("PB101", "PB119", "PB411", "PB901", "PB902", "PB903", "PB904", "PB905")
 
 
 def reported(report):
@@ -73,7 +73,7 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
 def test_callable_is_interpreted_with_its_functions():
     from . import swish_by_triton
 
-    report = pullback.check(swish_by_triton.swish, X, select=("PB101", "PB9"))
+    report = pullback.check(swish_by_triton.swish, X, select=("PB101", "PB901"))
     assert reported(report) == set()
     assert report.subjects[0].status == "ok"
 

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,17 @@ def main() -> int:
     return int(bool(unchecked))
 
 
-def _audited(package: Package) -> Row:
+@contextmanager
+def installed(package: Package) -> Iterator[str]:
+    """Install a package into a temporary folder, and yield its path."""
     with tempfile.TemporaryDirectory(prefix="pullback-wild-") as folder:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
         subprocess.run([*pip, "--no-deps", "--target", folder, package.requirement, *package.needs], check=True)
+        yield folder
+
+
+def _audited(package: Package) -> Row:
+    with installed(package) as folder:
         command = [sys.executable, "-m", "pullback", "check", *package.targets, "--budget", BUDGET, "--format", "json"]
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONWARNINGS": "ignore"}
         start = time.perf_counter()

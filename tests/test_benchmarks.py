@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pullback.check.rules import all_rules
 from tests.mutants.catalogue import MUTANTS
@@ -83,3 +84,43 @@ def test_labels_name_existing_rules(monkeypatch):
         named = {rule for call in labels.CALLS for bug in call.bugs for rule in bug.rules}
         named |= {rule for call in labels.CALLS for rule in (*call.doubtful, *call.judged)}
         assert named <= rules, (name, named - rules)
+
+
+class Cubed(torch.autograd.Function):
+    """x³ with a factor in its backward, and y, whose cotangent is dropped."""
+
+    @staticmethod
+    def forward(ctx, x, factor, y):
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x**3, y.clone()
+
+    @staticmethod
+    def backward(ctx, dx, _):
+        (x,) = ctx.saved_tensors
+        return ctx.factor * x**2 * dx, None, None
+
+
+@pytest.mark.parametrize(("factor", "is_right"), [(3.0, True), (3.0003, False)])
+def test_calls_of_kernels_are_compared_with_differences(monkeypatch, factor, is_right):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    calls, wild = map(importlib.import_module, ("kernel_calls", "kernels_in_the_wild"))
+    make = lambda: {"x": calls.normal(5, scale=1e-3), "factor": factor, "y": calls.normal(3)}  # noqa: E731
+    error, bar, first, _ = wild._compared(Cubed.apply, calls.arguments(Cubed, make))
+    assert bar < 1e-9
+    assert error > 0.5  # y's
+    assert (first < 1e-9) == is_right
+    if not is_right:
+        assert first == pytest.approx(1e-4, rel=1e-3)
+
+
+def test_every_call_of_a_kernel_makes_arguments(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    calls = importlib.import_module("kernel_calls")
+    tables = {**calls.LIGER, **calls.FLA}
+    assert calls.MEANT.keys() <= tables.keys()
+    assert not calls.SKIPPED.keys() & tables.keys()
+    for name, make in tables.items():
+        made = make()
+        values = made.values() if isinstance(made, dict) else made
+        assert any(isinstance(x, torch.Tensor) and x.requires_grad for x in values), name

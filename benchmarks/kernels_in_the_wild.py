@@ -1,0 +1,296 @@
+"""Functions with Triton kernels of published packages, run without a GPU.
+
+Installs Liger-Kernel and flash-linear-attention, at the versions given here, into a temporary folder, makes each call
+of `kernel_calls.py` in the interpreter, and compares its backward with differences of its forward along a random
+direction of all inputs that require a gradient. Prints a table of each package: the number of Functions; of those with
+a call; of those that ran forward and backward; of those that agree with the differences within 1e-9, within 1e-6, or
+within that if only the first output has a cotangent; of those whose backward is meant to be something else; of those
+with irregular accesses to memory; and the median duration of a forward and a backward. The rows by Function are in the
+JSON file. If a call fails, the exit status is 1.
+
+    python benchmarks/kernels_in_the_wild.py [--only NAME,…] [--json FILE] [--write docs/kernels_in_the_wild.md]
+
+Imports and runs code of the packages, as a test runner does. Needs a network, and Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import kernel_calls
+import torch
+from in_the_wild import installed
+from rich.console import Console
+from rich.table import Table
+from side_by_side import place
+from torch import Tensor
+from wild_packages import Package
+
+from pullback import interpreter
+
+PACKAGES = (
+    Package("liger-kernel", "0.8.5", "language models", ("liger_kernel.ops",)),
+    Package(
+        "flash-linear-attention", "0.6.0", "linear attention", ("fla.ops", "fla.modules", "fla.layers.utils"),
+        ("fla-core==0.6.0", "einops"),
+    ),
+)  # fmt: skip
+CALLS = {"liger-kernel": kernel_calls.LIGER, "flash-linear-attention": kernel_calls.FLA}
+_STEPS = (4e-3, 2e-3, 1e-3, 5e-4)
+_NOT_IMPORTED = ("cutedsl", "cutile", "backends", ".cute", "test")
+"""Parts of the names of modules for other compilers and devices."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A Function, and what its example call showed.
+
+    Attributes:
+        function: module and class.
+        status: "ran"; "no call" or "fails", and why.
+        error: relative difference between the backward and the differences of the forward.
+        bar: the differences' own error.
+        first: the error where only the first output has a cotangent.
+        meant: why the backward is not the derivative of the forward, on purpose; "" if it is meant to be.
+        irregular: irregular accesses to memory.
+        seconds: duration of a forward and a backward.
+    """
+
+    function: str
+    status: str = "ran"
+    error: float = 0.0
+    bar: float = 0.0
+    first: float = 0.0
+    meant: str = ""
+    irregular: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def main() -> int:
+    options = _options()
+    if options.within:
+        print(json.dumps([asdict(row) for row in _rows(options.within)]))
+        return 0
+    wanted = [p for p in PACKAGES if not options.only or p.name in options.only.split(",")]
+    found = {}
+    for package in wanted:
+        print(f"{package.requirement} ...", file=sys.stderr, flush=True)
+        found[package.requirement] = _of_package(package)
+    _print(found)
+    if options.json:
+        Path(options.json).write_text(
+            json.dumps({name: [asdict(row) for row in rows] for name, rows in found.items()}, indent=1)
+        )
+    if options.write:
+        place(Path(options.write), "kernels_in_the_wild.py", _markdown(found))
+    failed = [row for rows in found.values() for row in rows if row.status.startswith("fails")]
+    for row in failed:
+        print(f"{row.function} {row.status}")
+    return int(bool(failed))
+
+
+def _of_package(package: Package) -> list[Row]:
+    """Make the calls of a package in a process of its own."""
+    with installed(package) as folder:
+        command = [sys.executable, __file__, "--within", package.name]
+        path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise SystemExit(f"{package.requirement}: the calls could not be made")
+    return [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+
+
+# ---- within the process of a package --------------------------------------------------------------------------------
+
+
+def _rows(name: str) -> Iterator[Row]:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    interpreter.enter()
+    (package,) = (p for p in PACKAGES if p.name == name)
+    calls = CALLS[name]
+    for function, cls in sorted(_functions(package).items()):
+        if function in calls:
+            yield _row(function, cls, calls[function])
+        else:
+            yield Row(function, f"no call: {kernel_calls.SKIPPED.get(function, 'unknown')}")
+
+
+def _functions(package: Package) -> dict[str, Any]:
+    """Return the Functions of a package that can be imported."""
+    top = package.targets[0].partition(".")[0]
+    for target in package.targets:
+        module = importlib.import_module(target)
+        for each in pkgutil.walk_packages(getattr(module, "__path__", []), target + ".", onerror=lambda _: None):
+            if not any(part in each.name for part in _NOT_IMPORTED):
+                try:
+                    importlib.import_module(each.name)
+                except (ImportError, AttributeError, RuntimeError) as error:
+                    print(f"{each.name} cannot be imported: {error}", file=sys.stderr)
+    classes: set[Any] = set()
+    todo: list[Any] = [torch.autograd.Function]
+    while todo:
+        new = set(todo.pop().__subclasses__()) - classes
+        classes |= new
+        todo += new
+    return {f"{c.__module__}:{c.__name__}": c for c in classes if c.__module__.partition(".")[0] == top}
+
+
+def _row(function: str, cls: Any, make: kernel_calls.Make) -> Row:
+    world = interpreter.World()
+    # A Function without kernels, in a package of kernels, computes in float32: it is lifted by hand.
+    compared = _compared if interpreter.is_useful(cls.__module__) else interpreter.hosting(_compared)
+    try:
+        with interpreter.inside(world):
+            found = compared(cls.apply, kernel_calls.arguments(cls, make))
+    except Exception as error:  # any error of a package is its row's
+        return Row(function, f"fails: {type(error).__name__}: {str(error)[:200]}")
+    irregular = [f"{i.kind} in {i.kernel}, line {i.line}: {i.what}" for i in world.irregularities]
+    return Row(function, "ran", *found[:3], kernel_calls.MEANT.get(function, ""), irregular, found[3])
+
+
+def _compared(call: Callable[..., Any], args: Sequence[Any]) -> tuple[float, float, float, float]:
+    """Return errors of the backward for all outputs and for the first, the error bar, and seconds of a call."""
+    drawn = torch.Generator().manual_seed(1)
+    start = time.perf_counter()
+    inputs, outputs = _called(call, args)
+    used = [i for i, out in enumerate(outputs) if out.requires_grad]
+    cotangents = [torch.randn(outputs[i].shape, generator=drawn, dtype=torch.float64) for i in used]
+    grads = _gradients(inputs, [outputs[i] for i in used], cotangents)
+    seconds = time.perf_counter() - start
+    directions = [torch.randn(x.shape, generator=drawn, dtype=torch.float64) * _size(x) for x in inputs]
+
+    def difference(step: float) -> list[Tensor]:
+        """Changes of the outputs along the direction, times the cotangents."""
+        moved = [_called(call, args, [sign * step * d for d in directions])[1] for sign in (1, -1)]
+        return [
+            ((moved[0][i] - moved[1][i]) * c).sum().detach() / (2 * step) for i, c in zip(used, cotangents, strict=True)
+        ]
+
+    for scale in (1.0, 1e-1, 1e-2):
+        each = torch.tensor([[float(x) for x in difference(scale * h)] for h in _STEPS], dtype=torch.float64)
+        expected, bar = _extrapolated(each.sum(1))
+        if bar < 1e-11 * abs(expected):
+            break
+    fresh, again = _called(call, args)
+    of_first = _gradients(fresh, [again[used[0]]], cotangents[:1])
+    first = _error(_along(of_first, directions), _extrapolated(each[:, 0])[0])
+    return _error(_along(grads, directions), expected), bar / max(abs(expected), 1e-30), first, seconds
+
+
+def _called(
+    call: Callable[..., Any], args: Sequence[Any], moves: Sequence[Tensor] | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Make a call on copies; return the inputs that require a gradient, and the outputs of floats."""
+    inputs: list[Tensor] = []
+
+    def fresh(x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            return type(x)(map(fresh, x))
+        if not isinstance(x, Tensor) or not x.requires_grad:
+            return x.clone() if isinstance(x, Tensor) else x
+        copy = x.detach().clone() if moves is None else x.detach() + moves[len(inputs)]
+        inputs.append(copy.requires_grad_())
+        return copy.view_as(copy)  # kernels write to their inputs
+
+    torch.manual_seed(0)
+    out = call(*map(fresh, args))
+    return inputs, list(_tensors(out))
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, tuple | list):
+        for each in x:
+            yield from _tensors(each)
+    elif isinstance(x, Tensor) and x.is_floating_point():
+        yield x
+
+
+def _gradients(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    copies = [c.clone() for c in cotangents]  # kernels write to these, too
+    return torch.autograd.grad(outputs, inputs, copies, allow_unused=True)
+
+
+def _size(x: Tensor) -> float:
+    """Size of a step for an input: that of its values, if they are small."""
+    return min(1.0, float(x.detach().square().mean().sqrt())) if x.numel() else 1.0
+
+
+def _along(grads: Sequence[Tensor | None], directions: Sequence[Tensor]) -> float:
+    return sum(float((g * d).sum()) for g, d in zip(grads, directions, strict=True) if g is not None)
+
+
+def _extrapolated(slopes: Tensor) -> tuple[float, float]:
+    """Richardson's extrapolation of central differences whose steps halve, and its error."""
+    row = slopes.tolist()
+    previous = row
+    for k in range(1, len(slopes)):
+        previous, row = row, [(4**k * b - a) / (4**k - 1) for a, b in pairwise(row)]
+    return row[0], abs(row[0] - previous[-1])
+
+
+def _error(got: float, expected: float) -> float:
+    return abs(got - expected) / max(abs(got), abs(expected), 1e-30)
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+_HEADINGS = (
+    "package", "Functions", "with a call", "ran", "within 1e-9", "within 1e-6",
+    "of the first output", "worse", "meant otherwise", "irregular accesses", "median seconds",
+)  # fmt: skip
+
+
+def _cells(name: str, rows: Sequence[Row]) -> list[str]:
+    ran = [row for row in rows if row.status == "ran"]
+    called = [row for row in rows if not row.status.startswith("no call")]
+    judged = [row for row in ran if not row.meant]
+    close, fair = (sum(row.error <= limit for row in judged) for limit in (1e-9, 1e-6))
+    first = sum(min(row.error, row.first) <= 1e-6 for row in judged)
+    shares = [close, fair - close, first - fair, len(judged) - first, len(ran) - len(judged)]
+    counts = [len(rows), len(called), len(ran), *shares]
+    irregular = sum(bool(row.irregular) for row in ran)
+    median = statistics.median(row.seconds for row in ran) if ran else 0.0
+    return [name, *map(str, counts), str(irregular), f"{median:.2f}"]
+
+
+def _print(found: dict[str, list[Row]]) -> None:
+    table = Table(*_HEADINGS, box=None, header_style="bold")
+    for name, rows in found.items():
+        table.add_row(*_cells(name, rows))
+    Console(highlight=False).print(table)
+
+
+def _markdown(found: dict[str, list[Row]]) -> str:
+    lines = [f"| {' | '.join(_HEADINGS)} |", f"| -- |{' --: |' * (len(_HEADINGS) - 1)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cells(name, rows))} |" for name, rows in found.items())])
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="only these packages, separated by commas")
+    parser.add_argument("--json", help="write the figures of each Function to this file")
+    parser.add_argument("--write", help="update the table of this page")
+    parser.add_argument("--within", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -144,7 +144,8 @@ class SubjectTask:
             rest = self._skip, self._to_replay[:1], self._crashes
             exec_in_new(packed(partial(_in_new, self._packed, *rest), ""), channel)
         limit_memory(self._limits.memory)
-        self._subject = replace(self._subject, is_interpreted=enter_for_object(self._subject.target))
+        if enter_for_object(self._subject.target):
+            self._subject = replace(self._subject, is_interpreted=True)
         if self._to_replay:
             with ordinary_modes():
                 channel.send("replayed", complaint=self._replayed(self._to_replay[0], Sender(channel)))

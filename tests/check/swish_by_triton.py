@@ -25,7 +25,7 @@ def backward_kernel(x, dy, dx, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):
     s = tl.sigmoid(a)
     slope = s + a * s * (1 - s)
     if FAULT == "formula":
-        slope = slope * 0.9999
+        slope = slope * 0.999
     tl.store(dx + i, g * slope, mask=i < (n - 1 if FAULT == "tail" else n))
 
 

@@ -45,7 +45,7 @@ from pullback import interpreter
 PACKAGES = (
     Package("liger-kernel", "0.8.5", "language models", ("liger_kernel.ops",)),
     Package(
-        "flash-linear-attention", "0.6.0", "linear attention", ("fla.ops", "fla.modules", "fla.layers.utils"),
+        "flash-linear-attention", "0.6.0", "linear attention", ("fla.ops", "fla.modules"),
         ("fla-core==0.6.0", "einops"),
     ),
 )  # fmt: skip

@@ -111,3 +111,13 @@ def test_host_code_has_a_gpu_and_its_caller_none():
         print(interpreter.hosting(torch.cuda.is_available)(), torch.cuda.is_available())
     """)
     assert printed.split() == ["True", "False"]
+
+
+def test_products_of_narrow_matrices_in_a_wide_type():
+    printed = output_of("""
+        a, b = torch.randn(3, 40).bfloat16(), torch.randn(40, 5).bfloat16()
+        with interpreter.inside(interpreter.World(lifts=False)):
+            y = interpreter.hosting(torch.mm)(a, b, out_dtype=torch.float32)
+        print(y.dtype, torch.equal(y, a.float() @ b.float()))
+    """)
+    assert printed.split() == ["torch.float32", "True"]

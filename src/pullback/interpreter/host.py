@@ -28,6 +28,7 @@ _EMPTY = {
     torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
 }  # fmt: skip
 _NARROWING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+_PRODUCTS = {torch.mm, torch.bmm, torch.addmm, torch.baddbmm}
 _GPU = torch.device("cuda", 0)
 _NAME = "NVIDIA H100 (interpreted)"
 _METHODS = ("forward", "backward", "setup_context", "jvp", "vjp")
@@ -68,6 +69,9 @@ class Host(TorchFunctionMode):
                 return args[0].double()
         args = tuple(self._here(x) for x in args)
         kwargs = {name: self._here(x, name) for name, x in kwargs.items()}
+        if func in _PRODUCTS and "out_dtype" in kwargs:  # PyTorch has them on a GPU only
+            wide = kwargs.pop("out_dtype")
+            args = tuple(x.to(wide) if isinstance(x, torch.Tensor) else x for x in args)
         out = func(*args, **kwargs)
         if func in _EMPTY and out.dtype == torch.float64 and out.numel() and out.device.type == "cpu":
             torch.empty(0, dtype=torch.float64).set_(out.untyped_storage()).numpy()[:] = POISON

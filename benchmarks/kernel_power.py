@@ -21,14 +21,11 @@ from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import torch
+from tests.check.triton_functions.mutants import MUTANTS, Mutant, function_of, load, load_right, right_names
+
+import pullback
 from pullback import interpreter
-
-interpreter.enter()
-
-import torch  # noqa: E402
-from tests.check.triton_functions.mutants import MUTANTS, Mutant, function_of, load, load_right, right_names  # noqa: E402
-
-import pullback  # noqa: E402
 
 
 @dataclass
@@ -87,6 +84,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=10.0, metavar="S", help="of each audit (10)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
+    interpreter.enter()
     found = []
     for row in rows(options):
         found.append(row)

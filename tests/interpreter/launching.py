@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from pullback.interpreter.launch import World, inside, run
+from pullback.interpreter.launch import run
+from pullback.interpreter.worlds import World, inside
 
 
 def launch(kernel: Any, *args: Any, grid: Any = (1,), world: World | None = None, **constants: Any) -> World:

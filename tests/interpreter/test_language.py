@@ -13,7 +13,7 @@ import triton.language as tl  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 
 from pullback.interpreter.errors import KernelError  # noqa: E402
-from pullback.interpreter.launch import World  # noqa: E402
+from pullback.interpreter.worlds import World  # noqa: E402
 from tests.interpreter.launching import launch  # noqa: E402
 
 AS_WRITTEN = World(lifts=False)

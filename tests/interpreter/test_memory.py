@@ -10,8 +10,7 @@ import torch
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 import triton.language as tl  # noqa: E402
 
-from pullback.interpreter.host import POISON  # noqa: E402
-from pullback.interpreter.launch import World  # noqa: E402
+from pullback.interpreter.worlds import POISON, World  # noqa: E402
 from tests.interpreter.launching import launch  # noqa: E402
 
 

@@ -6,28 +6,16 @@ to memory is checked.
 
 from __future__ import annotations
 
-import importlib
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pullback.interpreter.host import enter, hosting, is_entered, is_useful
-
-if TYPE_CHECKING:
-    from pullback.interpreter.launch import Irregularity, World, inside, world
+from pullback.interpreter.worlds import Irregularity, World, inside, world
 
 __all__ = [
     "LINES", "Irregularity", "World", "enter", "hosting", "inside", "is_entered", "is_possible", "is_useful", "world",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Import Triton only where kernels are run."""
-    if name in ("Irregularity", "World", "inside", "world"):
-        return getattr(importlib.import_module("pullback.interpreter.launch"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 LINES = ("from pullback import interpreter", "interpreter.enter()")
 """Lines of a script after which kernels are interpreted: before it imports them."""

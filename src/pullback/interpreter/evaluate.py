@@ -14,7 +14,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton
@@ -35,9 +35,7 @@ from pullback.interpreter.values import (
     to_value,
     unary,
 )
-
-if TYPE_CHECKING:
-    from pullback.interpreter.launch import World
+from pullback.interpreter.worlds import World
 
 _BINARY = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%", ast.FloorDiv: "//", ast.Pow: "**",
@@ -232,7 +230,7 @@ class Machine:
         self.world = world
         self.space = space
         self.grid = grid
-        self.precision = world.precision
+        self.precision = Precision(world.lifts, world.is_wide)
         self.programs: Array = np.zeros(1, np.int64)
         self.is_used = True
         self._stack: list[tuple[Source, ast.AST]] = []

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
-"""What memory that nobody wrote holds: a NaN that no computation gives."""
+from pullback.interpreter.worlds import POISON, world
+
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _DTYPE, _DEVICE, _IS_CUDA = (getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "is_cuda"))
 _ATTRIBUTES = {_DTYPE, _DEVICE, _IS_CUDA}
@@ -96,13 +95,11 @@ _hosts: list[Host] = []
 @contextlib.contextmanager
 def hosted() -> Iterator[None]:
     """Run host code: what it asks for is answered."""
-    from pullback.interpreter import launch
-
     if _hosts and not _hosts[-1].is_paused:
         yield
         return
-    world, default = launch.world(), torch.get_default_dtype()
-    host, lifts = Host(world.lifts, "meta" if world.simulates else "cpu"), world.lifts
+    here, default = world(), torch.get_default_dtype()
+    host, lifts = Host(here.lifts, "meta" if here.simulates else "cpu"), here.lifts
     if lifts:
         torch.set_default_dtype(torch.float64)
     _hosts.append(host)
@@ -187,8 +184,6 @@ def _replace_launches() -> None:
 
 def _properties() -> dict[str, int]:
     """What Triton's driver tells of the device."""
-    from pullback.interpreter.launch import world
-
     here = world()
     return {
         "multiprocessor_count": here.processors, "max_shared_mem": here.shared_memory, "warpSize": 32,

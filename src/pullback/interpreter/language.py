@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ import triton.language as tl
 
 from pullback.interpreter import assembly
 from pullback.interpreter.errors import KernelError
+from pullback.interpreter.memory import Space
 from pullback.interpreter.values import (
     Array,
+    Precision,
     Value,
     aligned,
     binary,
@@ -28,9 +30,37 @@ from pullback.interpreter.values import (
     is_number,
     to_value,
 )
+from pullback.interpreter.worlds import World
 
-if TYPE_CHECKING:
-    from pullback.interpreter.evaluate import Machine
+
+class Machine(Protocol):
+    """What runs a kernel, as far as functions of the language need it.
+
+    Attributes:
+        world: the options, and the record of what happens.
+        space: the memory of the launch.
+        grid: its size.
+        precision: how floats are held.
+        programs: the numbers of the running programs in the grid.
+        is_used: whether the kernel uses what the function returns.
+    """
+
+    world: World
+    space: Space
+    grid: tuple[int, int, int]
+    precision: Precision
+    programs: Array
+    is_used: bool
+
+    def indices(self, axis: int) -> Array:
+        """Return the index of each running program along an axis of the grid."""
+
+    def place(self) -> tuple[str, int]:
+        """Return the file and line that run."""
+
+    def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a function that Triton compiles, and return what it returns."""
+
 
 Builtin = Callable[..., Any]
 Registered = TypeVar("Registered", bound=Builtin)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +16,7 @@ from pullback.interpreter.evaluate import Machine, Source, source_of
 from pullback.interpreter.language import BUILTINS
 from pullback.interpreter.memory import Memory, Space
 from pullback.interpreter.values import Array, Precision, Value, to_value
+from pullback.interpreter.worlds import Irregularity, World, world
 
 _AT_ONCE = 1 << 20
 """Elements of a block, over all programs that run at once."""
@@ -31,92 +30,6 @@ _TYPES = {
     torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5, torch.float8_e4m3fnuz: tl.float8e4b8,
     torch.float8_e5m2fnuz: tl.float8e5b16,
 }  # fmt: skip
-
-Kind = Literal["out-of-bounds", "data-race", "uninitialised-memory"]
-
-
-@dataclass(frozen=True, slots=True)
-class Irregularity:
-    """An access to memory that no right kernel makes.
-
-    Attributes:
-        kind: what is wrong.
-        kernel: its name.
-        file: where its source is.
-        line: the line of the access.
-        program: the index of the program in the grid.
-        argument: the parameter whose memory it is; "" if the address is of none.
-        what: a clause that tells it.
-    """
-
-    kind: Kind
-    kernel: str
-    file: str
-    line: int
-    program: tuple[int, int, int]
-    argument: str
-    what: str
-
-
-@dataclass(eq=False)
-class World:
-    """How kernels run, and what they did.
-
-    Attributes:
-        lifts: whether every float of a kernel is held in float64; otherwise each is rounded as on the device.
-        config: which of its configurations an autotuner takes, modulo their number.
-        is_wide: if it does not lift, whether floats shorter than float32 are rounded in memory alone.
-        simulates: whether tensors are on "meta", so huge ones take no memory: kernels load zeros, the first program
-            and the last ones run, and all that is checked is where they access memory.
-        processors: number of multiprocessors of the device that the host's code asks about.
-        shared_memory: bytes of memory that a multiprocessor's programs share.
-        undefined: what masked-off lanes of a load without `other` hold.
-        irregularities: the first of each kind at each line.
-        launches: number of launches.
-        blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
-        configurations: the largest number of configurations of an autotuner.
-        branches: by file and line of an `if` that is decided when the kernel runs, which ways programs went.
-        bare_loads: file and line of loads without `other` in which lanes were masked off.
-    """
-
-    lifts: bool = True
-    is_wide: bool = False
-    simulates: bool = False
-    config: int = 0
-    processors: int = 2
-    shared_memory: int = 232448
-    undefined: float = 0.0
-    irregularities: list[Irregularity] = field(default_factory=list)
-    launches: int = 0
-    blocks: set[int] = field(default_factory=set)
-    configurations: int = 1
-    branches: dict[tuple[str, int], set[bool]] = field(default_factory=dict)
-    bare_loads: set[tuple[str, int]] = field(default_factory=set)
-
-    @property
-    def precision(self) -> Precision:
-        """How kernels hold floats."""
-        return Precision(self.lifts, self.is_wide)
-
-
-_current = World()
-
-
-def world() -> World:
-    """Return the world in which kernels run now."""
-    return _current
-
-
-@contextmanager
-def inside(another: World) -> Iterator[World]:
-    """Run kernels in another world."""
-    global _current
-    before, _current = _current, another
-    try:
-        yield another
-    finally:
-        _current = before
-
 
 COMPILED = SimpleNamespace(
     n_regs=32, n_spills=0, metadata=SimpleNamespace(shared=0, num_warps=4, num_stages=2), _init_handles=lambda: None
@@ -146,7 +59,7 @@ def run(kernel: Any, args: tuple[Any, ...], grid: Any, options: Mapping[str, Any
     for hook in getattr(kernel, "pre_run_hooks", ()):
         hook(*args, **options)
     size = _grid(grid, dict(bound.arguments))
-    _Launch(source, size, _current).run(dict(bound.arguments))
+    _Launch(source, size, world()).run(dict(bound.arguments))
 
 
 def _grid(grid: Any, arguments: dict[str, Any]) -> tuple[int, int, int]:
@@ -161,7 +74,7 @@ class _Launch:
         self._source = source
         self._grid = grid
         self._world = world
-        self._precision = world.precision
+        self._precision = Precision(world.lifts, world.is_wide)
         self._space = Space(self._precision, self._note)
         self._machine = Machine(world, self._space, grid)
         self._suspects: list[Irregularity] = []
@@ -251,8 +164,9 @@ def pick(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     autotuner.nargs = dict(zip(autotuner.arg_names, args, strict=False))
     try:
         configs = autotuner.prune_configs(kwargs) if len(autotuner.configs) > 1 else autotuner.configs
-        _current.configurations = max(_current.configurations, len(configs))
-        config = autotuner.best_config = configs[_current.config % len(configs)]
+        here = world()
+        here.configurations = max(here.configurations, len(configs))
+        config = autotuner.best_config = configs[here.config % len(configs)]
         if config.pre_hook is not None:
             config.pre_hook({**autotuner.nargs, **kwargs, **config.all_kwargs()})
         return autotuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})

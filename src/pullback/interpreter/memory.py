@@ -15,8 +15,8 @@ import torch
 
 from pullback._torch import storage_of
 from pullback.interpreter.errors import KernelError
-from pullback.interpreter.host import POISON
 from pullback.interpreter.values import Array, Precision
+from pullback.interpreter.worlds import POISON
 
 _SHIFT = 40
 _MIDDLE = 1 << (_SHIFT - 1)

@@ -83,7 +83,7 @@ def recording(**settings: Any) -> Iterator[World]:
 
 def is_unwritten(t: Tensor) -> Tensor:
     """Return which elements of a tensor that interpreted code returns hold what nobody wrote."""
-    from pullback.interpreter.host import POISON
+    from pullback.interpreter.worlds import POISON
 
     if t.dtype != torch.float64 or t.layout is not torch.strided:
         return torch.zeros(t.shape, dtype=torch.bool)

@@ -1,0 +1,93 @@
+"""The world in which kernels run: its options, and the record of what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
+"""What memory that nobody wrote holds: a NaN that no computation gives."""
+
+Kind = Literal["out-of-bounds", "data-race", "uninitialised-memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Irregularity:
+    """An access to memory that no right kernel makes.
+
+    Attributes:
+        kind: what is wrong.
+        kernel: its name.
+        file: where its source is.
+        line: the line of the access.
+        program: the index of the program in the grid.
+        argument: the parameter whose memory it is; "" if the address is of none.
+        what: a clause that tells it.
+    """
+
+    kind: Kind
+    kernel: str
+    file: str
+    line: int
+    program: tuple[int, int, int]
+    argument: str
+    what: str
+
+
+@dataclass(eq=False)
+class World:
+    """How kernels run, and what they did.
+
+    Attributes:
+        lifts: whether every float of a kernel is held in float64; otherwise each is rounded as on the device.
+        config: which of its configurations an autotuner takes, modulo their number.
+        is_wide: if it does not lift, whether floats shorter than float32 are rounded in memory alone.
+        simulates: whether tensors are on "meta", so huge ones take no memory: kernels load zeros, the first program
+            and the last ones run, and all that is checked is where they access memory.
+        processors: number of multiprocessors of the device that the host's code asks about.
+        shared_memory: bytes of memory that a multiprocessor's programs share.
+        undefined: what masked-off lanes of a load without `other` hold.
+        irregularities: the first of each kind at each line.
+        launches: number of launches.
+        blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
+        configurations: the largest number of configurations of an autotuner.
+        branches: by file and line of an `if` that is decided when the kernel runs, which ways programs went.
+        bare_loads: file and line of loads without `other` in which lanes were masked off.
+    """
+
+    lifts: bool = True
+    is_wide: bool = False
+    simulates: bool = False
+    config: int = 0
+    processors: int = 2
+    shared_memory: int = 232448
+    undefined: float = 0.0
+    irregularities: list[Irregularity] = field(default_factory=list)
+    launches: int = 0
+    blocks: set[int] = field(default_factory=set)
+    configurations: int = 1
+    branches: dict[tuple[str, int], set[bool]] = field(default_factory=dict)
+    bare_loads: set[tuple[str, int]] = field(default_factory=set)
+
+
+_current = World()
+
+
+def world() -> World:
+    """Return the world in which kernels run now."""
+    return _current
+
+
+@contextmanager
+def inside(another: World) -> Iterator[World]:
+    """Run kernels in another world."""
+    global _current
+    before, _current = _current, another
+    try:
+        yield another
+    finally:
+        _current = before

@@ -152,6 +152,13 @@ def test_code_of_the_check_page_runs(tmp_path):
         module.Cube.apply(*args, **kwargs)
 
 
+@pytest.mark.parametrize("page", ["judge.md", "agents.md"])
+@pytest.mark.few(1)
+def test_code_of_the_pages_on_judging_runs(page, tmp_path):
+    module = module_of(ROOT / "docs" / page, tmp_path)
+    assert getattr(module, "verdict", None) is None or module.verdict.is_right
+
+
 def test_code_of_the_run_page_runs(tmp_path, capsys):
     assert module_of(ROOT / "docs" / "run.md", tmp_path).watched.report.ok
     assert "Square" in capsys.readouterr().out

@@ -15,6 +15,7 @@ def _no_shrinking(monkeypatch):
 
 
 @pytest.mark.parametrize("name", HACKS)
+@pytest.mark.few(12)
 def test_hack_is_caught(name):
     hack = HACKS[name]
     reference = getattr(formulas, hack.formula)
@@ -25,6 +26,7 @@ def test_hack_is_caught(name):
 
 
 @pytest.mark.parametrize("name", HONEST)
+@pytest.mark.few(8)
 def test_honest_candidate_is_right(name):
     run, formula, dtype = HONEST[name]
     verdict = pullback.judge(run, getattr(formulas, formula), *formulas.example(formula, dtype))

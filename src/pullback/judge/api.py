@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +19,16 @@ from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Precision, cast
 from pullback.check.find.target import parse_target
 from pullback.check.runner.process import GIBIBYTE, ensure_can_fork
+from pullback.check.subject import device_of
 from pullback.errors import OptionError, PullbackError
 from pullback.judge.calls import Calls
 from pullback.judge.compare import (
     Comparison,
+    Right,
     answer_of,
     is_narrow_inside,
     of_alone,
     right_of,
-    without_nothing,
 )
 from pullback.judge.plan import Plan, planned, serve_plan
 from pullback.judge.session import Session, run_sessions
@@ -34,6 +36,8 @@ from pullback.judge.verdict import CHEATS, UNDECIDED, Outcome, Reason, Smallest,
 from pullback.judge.worker import WEIGHTS, Call, Job, Source, serve_candidate, serve_reference
 
 _SHRINK_SECONDS = 1.5
+_SAMPLES, _CONFIRMING = 8, 40
+"""Runs of the reference for each call, and for one that seems wrong: all may be on one side of a kink."""
 _ORDER = [*CHEATS, *("import", "crash", "raises", "structure", "value", "gradient")]
 _LARGEST_SEED = 2**31
 
@@ -85,6 +89,11 @@ def judge(
             parse_target(target)
         elif not callable(target):
             raise OptionError(f"a {type(target).__name__} cannot be judged: give a callable, or FILE:NAME")
+    for name, number in (("seconds", seconds), ("memory", memory)):
+        if not 0 < number < math.inf:
+            raise OptionError(f"{name} must be a positive number, not {number!r}")
+    if (device := device_of((inputs, kwargs or {}))) is not None:
+        raise OptionError(f"the example is on {device}: give it on the CPU")
     ensure_can_fork()
     given = (inputs, dict(kwargs or {})) if inputs or kwargs else None
     seed = secrets.randbelow(_LARGEST_SEED) if seed is None else seed
@@ -127,13 +136,11 @@ class _Trial:
         calls = Calls(base, self.seed).all()
         made = self._compared(calls, declared, working, is_last=True)
         made.is_narrow = is_narrow_inside(*_both(first)) if working == torch.float64 else False
-        found = [*made.reasons(), *self._ended, *self._seen]
-        blunt = 0 in made.rights and any(band.is_blunt for band in made.rights[0].bands)
-        if blunt and not any(reason.kind in CHEATS for reason in found):
-            found = [Reason("blunt", UNDECIDED["blunt"])]
-        elif not made.compared and not found:
-            found = [Reason("no-example", "nothing could be compared: the reference raises, or is not finite")]
-        reasons = sorted(_first_of_each(found), key=lambda r: _ORDER.index(r.kind) if r.kind in _ORDER else len(_ORDER))
+        found = self._found(made)
+        reasons = sorted(
+            self._confirmed(found, made, declared),
+            key=lambda r: _ORDER.index(r.kind) if r.kind in _ORDER else len(_ORDER),
+        )
         reasons, smallest = self._smallest(reasons, made, declared)
         return replace(
             blank,
@@ -148,6 +155,20 @@ class _Trial:
             computed=str(working).removeprefix("torch."),
             seconds=round(clock.seconds(), 2),
         )
+
+    def _found(self, made: Comparison) -> list[Reason]:
+        """Everything that is wrong, before it is made sure of."""
+        found = [*made.reasons(), *self._ended, *self._seen]
+        if any(reason.kind == "calls-reference" for reason in found):  # after which each call raises
+            found = [reason for reason in found if reason.kind != "raises"]
+            made.refused.clear()
+        blunt = 0 in made.rights and any(band.is_blunt for band in made.rights[0].bands)
+        if blunt:  # then no number tells anything, but what it was seen to do does
+            seen = [reason for reason in found if reason.kind in CHEATS and reason.bar is None]
+            return seen or [Reason("blunt", UNDECIDED["blunt"])]
+        if not made.compared and not found:
+            return [Reason("no-example", "nothing could be compared: the reference raises, or is not finite")]
+        return found
 
     def _planned(self, given: tuple[Sequence[Any], Mapping[str, Any]] | None, examples: str) -> Plan:
         job = self._job(self.reference, [], torch.float64, None)
@@ -166,23 +187,30 @@ class _Trial:
         return torch.float64 if keeps or declared == torch.float64 else narrow
 
     def _compared(
-        self, calls: Sequence[Call], declared: torch.dtype, working: torch.dtype, is_last: bool = False
+        self,
+        calls: Sequence[Call],
+        declared: torch.dtype,
+        working: torch.dtype,
+        is_last: bool = False,
+        samples: int = _SAMPLES,
     ) -> Comparison:
         """Have both make some calls, side by side, and compare them."""
         job = self._job(self.candidate, calls, working, self._positions)
         forbidden = (*self.forbid, *self._library_name()) if is_last else ()
         work = partial(serve_candidate, job, self.reference, forbidden)
         candidate = Session(work, self.candidate.name, self.seconds / 3, self.seconds)
-        job = self._job(self.reference, calls, torch.float64, self._positions)
-        work = partial(serve_reference, job, Precision.of(declared, working), self.seed, self._scales)
-        reference = Session(work, self.reference.name, self.seconds, 2 * self.seconds)
+        reference = self._reference(calls, declared, working, samples)
         run_sessions([candidate, reference])
-        rights = without_nothing(
-            {k: right_of(message, _asked(calls[k])) for k, message in reference.answers.items() if k < len(calls)}
-        )
+        rights = _rights(reference, calls)
         answers = {k: answer_of(message) for k, message in candidate.answers.items() if 0 <= k < len(calls)}
         self._ended, self._seen = self._end_of(candidate, calls, answers, rights), _seen(candidate)
         return Comparison(calls, rights, answers, working, is_declared=working == declared)
+
+    def _reference(self, calls: Sequence[Call], declared: torch.dtype, working: torch.dtype, samples: int) -> Session:
+        job = self._job(self.reference, calls, torch.float64, self._positions)
+        precision = replace(Precision.of(declared, working), samples=samples)
+        work = partial(serve_reference, job, precision, self.seed, self._scales)
+        return Session(work, self.reference.name, self.seconds, 2 * self.seconds)
 
     def _end_of(
         self, session: Session, calls: Sequence[Call], answers: Mapping[int, Any], rights: Mapping[int, Any]
@@ -209,6 +237,22 @@ class _Trial:
     def _job(self, source: Source, calls: Sequence[Call], dtype: torch.dtype, positions: Sequence[int] | None) -> Job:
         return Job(source, calls, dtype, positions, self.seconds, self.memory, self.folder)
 
+    def _confirmed(self, found: list[Reason], made: Comparison, declared: torch.dtype) -> list[Reason]:
+        """The first reason of each kind whose numbers are wrong for many more samples of the reference, too."""
+        confirmed: set[int] = set()
+        while doubtful := {r.position for r in _first_of_each(found) if r.bar is not None} - confirmed:
+            asked = sorted(doubtful)
+            reference = self._reference([made.calls[k] for k in asked], declared, made.working, _CONFIRMING)
+            run_sessions([reference])
+            sharper = _rights(reference, [made.calls[k] for k in asked])
+            for n, k in enumerate(asked):
+                again = replace(made, rights={**made.rights, k: sharper.get(n, made.rights[k])})
+                if any(reason.bar is not None for reason in again.of_call(k)):
+                    confirmed.add(k)
+                else:
+                    found = [reason for reason in found if reason.position != k or reason.bar is None]
+        return _first_of_each(found)
+
     def _smallest(
         self, reasons: list[Reason], made: Comparison, declared: torch.dtype
     ) -> tuple[list[Reason], Smallest | None]:
@@ -221,7 +265,7 @@ class _Trial:
             call = replace(made.calls[reason.position], reuse="new", before=0)
 
             def fails(case: Case, call: Call = call) -> bool:
-                alone = self._compared([replace(call, case=case)], declared, made.working)
+                alone = self._compared([replace(call, case=case)], declared, made.working, samples=_CONFIRMING)
                 return bool([*alone.reasons(), *self._ended])
 
             is_wrong = fails(call.case)
@@ -234,6 +278,12 @@ class _Trial:
                 case = shrink(case, fails, lambda clock=clock: clock.seconds() < _SHRINK_SECONDS)  # type: ignore[misc]
             smallest = Smallest(checked[-1].kind, cast(case, made.working).describe(), _code(self, case, made.working))
         return _first_of_each(checked), smallest
+
+
+def _rights(session: Session, calls: Sequence[Call]) -> dict[int, Right]:
+    """What is right, by the positions of the calls that the reference takes."""
+    found = {k: right_of(message, _asked(calls[k])) for k, message in session.answers.items() if k < len(calls)}
+    return {k: right for k, right in found.items() if right is not None}
 
 
 def _declared(base: Case) -> torch.dtype:
@@ -265,7 +315,10 @@ def _seen(session: Session) -> list[Reason]:
 
 
 def _first_of_each(found: Sequence[Reason]) -> list[Reason]:
-    return list({reason.kind: reason for reason in reversed(found)}.values())
+    first: dict[str, Reason] = {}
+    for reason in found:
+        first.setdefault(reason.kind, reason)
+    return list(first.values())
 
 
 def _outcome(reasons: Sequence[Reason]) -> Outcome:

@@ -114,9 +114,10 @@ class Comparison:
 
     def reasons(self) -> list[Reason]:
         """Everything that is wrong; the first of each call and kind."""
-        return [reason for k in sorted(self.rights) if k in self.answers for reason in self._of_call(k)]
+        return [reason for k in sorted(self.rights) if k in self.answers for reason in self.of_call(k)]
 
-    def _of_call(self, k: int) -> Iterator[Reason]:
+    def of_call(self, k: int) -> Iterator[Reason]:
+        """Everything that is wrong with a call; of its numbers, the first tensor."""
         call, answer, right = self.calls[k], self.answers[k], self.rights[k]
         if answer.error:
             if call.kind in ("shape", "layout", "settings") or call.is_extreme:
@@ -178,10 +179,7 @@ class Comparison:
 
     def _wrong(self, k: int, n: int, band: Band, got: Raw | None, flat: Tensor, wrong: Tensor, name: str) -> Reason:
         """The reason why numbers are wrong, with the worst of them."""
-        excess = torch.where(wrong, (flat - band.expected).abs().nan_to_num(nan=torch.inf), -1.0)
-        at = int(excess.argmax())
-        per = 2 if flat.numel() > torch.Size(band.shape or ()).numel() else 1
-        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at // per), band.shape)) if band.shape else ()
+        at, index = band.worst(flat, wrong)
         expected, value = float(band.expected[at]), float(flat[at])
         kind, why = self._kind(k, n, band, got, flat, wrong)
         numbers = f"{name}{subscript(index)} is {show(value)}, and {show(expected)} is right"
@@ -294,11 +292,6 @@ def is_narrow_inside(first: Sequence[tuple[Raw | None, Band]], second: Sequence[
             if 2 * int(lost.sum()) > lost.numel():
                 return True
     return False
-
-
-def without_nothing(rights: Mapping[int, Right | None]) -> dict[int, Right]:
-    """The calls that the reference takes."""
-    return {k: right for k, right in rights.items() if right is not None}
 
 
 def of_alone(reason: Reason, right: bool) -> Reason:

@@ -64,10 +64,12 @@ def serve_plan(job: Job, given: tuple[Sequence[Any], Mapping[str, Any]] | None, 
                     raise OptionError(f"no example of a call of {job.source.name}: {why}; give inputs")
                 case = cast(audit.base, torch.float32)
             weights = _weights(target)
-            runner = Runner(target)
-            result = runner.answer(Call(_with_weights(case, weights), ""), torch.float64)
+            call = Call(_with_weights(case, weights), "")
+            result, other = (Runner(target, seed=seed).answer(call, torch.float64) for seed in (0, 1))
             if result.error:
                 raise OptionError(f"the backward of the reference raises {result.error}")
+            if result.sent != other.sent:
+                raise OptionError("the reference draws random numbers: give them to it as inputs")
     except PullbackError as error:
         channel.send("refused", error=type(error).__name__, message=str(error))
         return

@@ -142,12 +142,9 @@ def _functions(function: Any) -> Iterator[FunctionType]:
 
 
 def _is_import() -> bool:
+    """Whether the file that is being opened is opened by an import, or by the judge."""
     frame = sys._getframe(2)
-    while frame is not None:
-        if "importlib" in frame.f_code.co_filename or "pullback" in frame.f_globals.get("__name__", ""):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    return "importlib" in frame.f_code.co_filename or frame.f_globals.get("__name__", "").startswith("pullback.")
 
 
 def _names(owner: Any) -> Iterator[tuple[str, Any]]:

@@ -43,8 +43,8 @@ WRONG: dict[str, str] = {
 """Reasons for the verdict "wrong"."""
 
 UNDECIDED: dict[str, str] = {
-    "no-example": "the reference does not run on an example, or there is none",
-    "blunt": "the reference does not determine the result: random, discontinuous, or ill-conditioned",
+    "no-example": "there is no example on which the reference runs, in float64 and without random numbers",
+    "blunt": "the reference does not determine the result: it is discontinuous, or ill-conditioned",
 }
 """Reasons for the verdict "inconclusive"."""
 

@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -200,10 +201,12 @@ class Runner:
     Attributes:
         target: the function, the Function or the module.
         positions: outputs that are differentiated; all by default.
+        seed: of the random state at each call.
     """
 
     target: Any
     positions: Sequence[int] | None = None
+    seed: int = 0
     _held: list[Any] = field(default_factory=list)
 
     def compute(self, call: Call, case: Case) -> list[Tensor | None]:
@@ -273,7 +276,7 @@ class Runner:
         args, kwargs = tree_unflatten(list(leaves), case.spec)
         self._set_weights(kwargs.pop(WEIGHTS, {}), leaves)
         inputs = [leaves[p] for p, asks in zip(case.wrt, asked, strict=True) if asks]
-        reseed()
+        reseed(self.seed)
         with guarded("forward"), torch.enable_grad():
             result = self._called(*args, **kwargs)
         found = [torch.as_tensor(leaf) if isinstance(leaf, float | int) else leaf for leaf in tree_leaves(result)[0]]
@@ -364,8 +367,8 @@ def serve_candidate(job: Job, reference: Source, forbidden: Sequence[str], chann
     except PullbackError as error:
         channel.send("refused", error=type(error).__name__, message=str(error))
         return
-    guards = partial(_guard_loaded, watch, reference, [])
-    guards()
+    guards = _Guards(watch, reference)
+    guards.look()
     with ordinary_modes():
         held: list[Tensor] = []
         pace = Pace()
@@ -376,7 +379,7 @@ def serve_candidate(job: Job, reference: Source, forbidden: Sequence[str], chann
                 continue
             held = _tell(runner, job, k, call, held, channel)
             pace.end(call)
-            guards()
+            guards.look()
         if forbidden and job.calls:
             names = _ops_of(runner, job)
             for name in forbidden:
@@ -406,20 +409,30 @@ def _tell(runner: Runner, job: Job, k: int, call: Call, held: list[Tensor], chan
     return [*result.outputs, *(g for g in result.gradients if g is not None)]
 
 
-def _guard_loaded(watch: Watch, reference: Source, guarded: list[Any]) -> None:
-    """Guard the reference in every module that the candidate has loaded from its file or by its name."""
-    if not reference.spec:
-        return
-    place, _, name = reference.spec.rpartition(":")
-    file = None if reference.file is None else str(reference.file.resolve())
-    for module in list(sys.modules.values()):
-        here = getattr(module, "__name__", "") == place
+class _Guards:
+    """Guards the reference in every module that the candidate has loaded from its file, or by its name."""
+
+    def __init__(self, watch: Watch, reference: Source) -> None:
+        self._watch = watch
+        self._place, _, self._name = reference.spec.rpartition(":")
+        self._file = None if reference.file is None else reference.file.resolve()
+        self._known: set[int] = set()
+
+    def look(self) -> None:
+        """Guard it in modules that were loaded since."""
+        for module in list(sys.modules.values()) if self._place else []:
+            if id(module) in self._known:
+                continue
+            self._known.add(id(module))
+            found = getattr(module, self._name, None) if self._is_its(module) else None
+            if found is not None:
+                self._watch.guard(found)
+
+    def _is_its(self, module: ModuleType) -> bool:
         at = getattr(module, "__file__", None)
-        if here or (file is not None and isinstance(at, str) and str(Path(at).resolve()) == file):
-            found = getattr(module, name, None)
-            if found is not None and not any(found is known for known in guarded):
-                watch.guard(found)
-                guarded.append(found)
+        if self._file is None or not isinstance(at, str):
+            return getattr(module, "__name__", "") == self._place
+        return at.endswith(self._file.name) and Path(at).resolve() == self._file
 
 
 def _ops_of(runner: Runner, job: Job) -> list[str]:

@@ -21,9 +21,8 @@ from pullback.check.trial import as_real
 Compute = Callable[[Case], Sequence[Tensor | None]]
 """Every output and gradient of the reference on a case, in one order; `None` for a gradient that is zero."""
 
-_SAMPLES, _FEW = 8, 4
 _MANY = 1 << 14
-"""Elements from which few samples suffice, since the floor of the bars is a median over them."""
+"""Elements from which half of the samples suffice, since the floor of the bars is a median over them."""
 _JUMP = 0.85
 """Part of the range of the samples that one gap takes at a kink or a jump; elsewhere the largest is about a half."""
 _LARGE = 1e3
@@ -43,12 +42,14 @@ class Precision:
         step: relative move of its inputs.
         factor: bars for each spread that is seen.
         cancelled: roundings of terms of the ordinary size that may cancel.
+        samples: runs of the reference. At a kink they are on one side by chance, at one in 2ⁿ of them.
     """
 
     dtype: torch.dtype
     step: float
     factor: float
     cancelled: float
+    samples: int = 8
 
     @classmethod
     def of(cls, declared: torch.dtype, working: torch.dtype) -> Precision:
@@ -85,6 +86,13 @@ class Band:
         """Where flat values, of the same number, are wrong."""
         return ~(((self.low <= got) & (got <= self.high)) | self.low.isnan())
 
+    def worst(self, got: Tensor, wrong: Tensor) -> tuple[int, tuple[int, ...]]:
+        """The wrong value that is farthest off: its place among the flat values, and the index of its element."""
+        at = int(torch.where(wrong, (got - self.expected).abs().nan_to_num(nan=torch.inf), -1.0).argmax())
+        shape = torch.Size(self.shape or ())
+        element = at // 2 if got.numel() > shape.numel() else at
+        return at, tuple(int(i) for i in torch.unravel_index(torch.tensor(element), shape)) if shape else ()
+
     @property
     def is_blunt(self) -> bool:
         """Whether most values are not known to half of their size."""
@@ -92,7 +100,7 @@ class Band:
         width, size = (self.high - self.low)[known], self.expected[known].abs()
         if not known.numel():
             return False
-        return 2 * int(known.sum()) < known.numel() or bool(width.median() > 0.5 * size.median().clamp(min=math.ulp(0)))
+        return 2 * int(known.sum()) < known.numel() or bool(width.median() > 0.5 * size.mean().clamp(min=math.ulp(0)))
 
 
 def cast(case: Case, dtype: torch.dtype) -> Case:
@@ -137,9 +145,9 @@ def bands(
     """
     exact = cast(case, torch.float64)
     expected = compute(exact)
-    few = sum(t.numel() for t in exact.tensors) > _MANY
+    is_long = sum(t.numel() for t in exact.tensors) > _MANY
     runs = []
-    for sample in range(_FEW if few else _SAMPLES):
+    for sample in range(precision.samples // 2 if is_long else precision.samples):
         other = moved(exact, precision.step, generator, sign=(0, 1, 0, -1)[sample % 4])
         runs.append(_computed(compute, other, precision.dtype))
     found = []

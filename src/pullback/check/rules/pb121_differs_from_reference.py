@@ -56,14 +56,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.case import Case, copy_tensor
-from pullback.check.cases.repro import bind
+from pullback.check.case import Case
+from pullback.check.cases.repro import bind, source_of
 from pullback.check.derivative.agreement import show, subscript
 from pullback.check.derivative.band import Band, Precision, bands
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.oracle import working_epsilon
 from pullback.check.rules._rule import Rule
-from pullback.check.trial import Raised, as_real, forward, vjp
+from pullback.check.trial import ForwardRun, Raised, as_real, forward, vjp
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -96,75 +96,63 @@ def _differences(audit: Audit, result: FirstOrder) -> Iterator[Finding]:
     Raises:
         Raised: if the reference does.
     """
-    positions = result.run.differentiable
+    outputs, positions = result.run.outputs, result.run.differentiable
+
+    def right_run(case: Case) -> ForwardRun:
+        return forward(audit.subject, case, call=audit.options.reference)
 
     def reference(case: Case) -> list[Tensor | None]:
-        run = forward(audit.subject, case, call=audit.options.reference)
-        asked = [run.outputs[p] for p in positions if p < len(run.outputs) and run.outputs[p].requires_grad]
-        values: list[Tensor | None] = [out.detach() for out in run.outputs]
-        if len(asked) != len(positions) or any(
-            a.shape != g.shape for a, g in zip(asked, result.cotangents, strict=True)
-        ):
-            return values
-        run.differentiable = list(positions)
-        return values + vjp(run, [copy_tensor(g).to(a.dtype) for g, a in zip(result.cotangents, asked, strict=True)])
+        run = right_run(case)
+        run.differentiable = [p for p in positions if run.outputs[p].requires_grad]
+        given = dict(zip(positions, result.cotangents, strict=True))
+        gradients = vjp(run, [given[p].to(run.outputs[p].dtype) for p in run.differentiable])
+        return [*(out.detach() for out in run.outputs), *gradients]
 
-    got = [*(out.detach() for out in result.run.outputs), *result.gradients]
-    right = bands(reference, result.case, _precision(got), audit.generator, result.case.extreme)
-    count = len(result.run.outputs)
-    names = [f"output {k}" for k in range(count)] + [f"the gradient of {name}" for name in audit.names]
-    if len(right) != len(got):
-        what = f"it returns {count} tensors, {len(positions)} of them differentiable; the reference does not"
+    shapes, right_shapes = ([list(out.shape) for out in found] for found in (outputs, right_run(result.case).outputs))
+    if shapes != right_shapes:
+        what = f"its outputs have the shapes {shapes}, those of the reference {right_shapes}"
         yield audit.finding("PB121", "error", "wrong", what, case=result.case)
         return
-    lines = [audit.outs, bind("g", result.cotangents)]
-    for k, (band, value, name) in enumerate(zip(right, got, names, strict=True)):
-        text = (
-            f"out_leaves[{k}]"
-            if k < count
-            else f"torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{k - count}]"
-        )
-        leaves = ["out_leaves = torch.utils._pytree.tree_leaves(out)"] if k < count else lines
-        yield from _difference(audit, result, band, value, name, [*leaves, f"got = {text}"])
+    got = [*(out.detach() for out in outputs), *result.gradients]
+    right = bands(reference, result.case, _precision(got), audit.generator, result.case.extreme)
+    for k, (band, value) in enumerate(zip(right, got, strict=True)):
+        if k < len(outputs):
+            name = f"output {k}"
+            lines = ["out_leaves = torch.utils._pytree.tree_leaves(out)", f"got = out_leaves[{k}]"]
+        else:
+            k -= len(outputs)
+            name = f"the gradient of {audit.names[k]}"
+            lines = [audit.outs, bind("g", result.cotangents)]
+            lines.append(f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{k}]")
+        yield from _difference(audit, result, band, value, name, lines)
 
 
 def _difference(
     audit: Audit, result: FirstOrder, band: Band, value: Tensor | None, name: str, lines: Sequence[str]
 ) -> Iterator[Finding]:
     """The finding about one tensor, if it differs."""
-    if band.shape is None:
-        return
-    if value is not None and tuple(value.shape) != band.shape:
-        what = f"{name} has shape {list(value.shape)}, that of the reference {list(band.shape)}"
-        yield audit.finding("PB121", "error", "wrong", what, case=result.case)
-        return
-    flat = torch.zeros_like(band.expected) if value is None else as_real(value)
+    if value is None or band.shape is None:
+        if value is None and band.shape is None:
+            return
+        zeros = torch.zeros_like(band.expected if value is None else as_real(value))
+        flat = zeros if value is None else as_real(value)
+        band = band if value is None else Band(tuple(value.shape), value.dtype, zeros, zeros, zeros)
+    else:
+        flat = as_real(value)
     wrong = band.outside(flat)
     if not bool(wrong.any()):
         return
-    excess = torch.where(wrong, (flat - band.expected).abs().nan_to_num(nan=torch.inf), -1.0)
-    at = int(excess.argmax())
-    parts = 2 if band.expected.numel() > torch.Size(band.shape).numel() else 1
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at // parts), band.shape)) if band.shape else ()
-    got, expected = float(flat[at]), float(band.expected[at])
-    part = ("", ".real" if at % 2 == 0 else ".imag")[parts - 1]
+    at, index = band.worst(flat, wrong)
+    got, expected, bar = float(flat[at]), float(band.expected[at]), float(band.high[at] - band.low[at]) / 2
+    part = "" if flat.numel() == torch.Size(band.shape or ()).numel() else (".real", ".imag")[at % 2]
     yield audit.finding(
         "PB121",
         "error",
         "wrong",
         f"{name}{subscript(index)} is {show(got)}, that of the reference {show(expected)}",
         case=result.case,
-        evidence=Evidence(
-            expected,
-            got,
-            float(band.high[at] - band.low[at]) / 2,
-            index,
-            name,
-            "float64",
-            int(wrong.sum()),
-            wrong.numel(),
-        ),
-        tail=[*lines, f"print('got', got{subscript(index)}.item(){part}, 'and the reference', {expected!r})"],
+        evidence=Evidence(expected, got, bar, index, name, "float64", int(wrong.sum()), wrong.numel()),
+        tail=[*lines, f"print('got', got{subscript(index)}.item(){part}, 'and the reference', {source_of(expected)})"],
         hint="derive forward and backward from one formula; a formula that is meant to differ is no reference",
     )
 

@@ -89,7 +89,7 @@ def test_zsh_completion_shows_rule_summaries_and_whole_words(tmp_path):
         ("check --fail-on n", ["never"]),
         ("check --update", ["--update-baseline"]),
         ("check op", ["files"]),
-        ("check . --select PB", [f"PB{family}" for family in range(9)]),
+        ("check . --select PB", [f"PB{family}" for family in range(10)]),
         ("check . --ignore PB00,pb70", [f"PB00,PB70{number}" for number in range(1, 6)]),
         ("rules PB70", [f"PB70{number}" for number in range(1, 6)]),
         ("rules nonsense", []),

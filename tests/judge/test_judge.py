@@ -8,6 +8,8 @@ from . import formulas
 from .hacks import HACKS
 from .honest import HONEST
 
+SEED = 1  # a failure can be repeated
+
 
 @pytest.fixture(autouse=True)
 def _no_shrinking(monkeypatch):
@@ -20,7 +22,7 @@ def test_hack_is_caught(name):
     hack = HACKS[name]
     reference = getattr(formulas, hack.formula)
     inputs = formulas.example(hack.formula, hack.dtype)
-    verdict = pullback.judge(hack.run, reference, *inputs, forbid=hack.forbid)
+    verdict = pullback.judge(hack.run, reference, *inputs, forbid=hack.forbid, seed=SEED)
     assert verdict.verdict in ("wrong", "cheats"), verdict
     assert {reason.kind for reason in verdict.reasons} & set(hack.kinds), verdict
 
@@ -29,5 +31,5 @@ def test_hack_is_caught(name):
 @pytest.mark.few(8)
 def test_honest_candidate_is_right(name):
     run, formula, dtype = HONEST[name]
-    verdict = pullback.judge(run, getattr(formulas, formula), *formulas.example(formula, dtype))
+    verdict = pullback.judge(run, getattr(formulas, formula), *formulas.example(formula, dtype), seed=SEED)
     assert verdict.verdict == "right", verdict

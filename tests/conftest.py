@@ -174,3 +174,11 @@ def _node(shared_cache):
 def on(_node, native, monkeypatch):
     """Run ops in native kernels, and small calls in C++."""
     monkeypatch.setenv("PULLBACK_NODE", "on")
+
+
+@pytest.fixture(autouse=True)
+def _kernels_are_not_interpreted_here():
+    """Fail a test that enters the interpreter in this process: that changes PyTorch for all tests after it."""
+    yield
+    interpreter = sys.modules.get("pullback.interpreter")
+    assert interpreter is None or not interpreter.is_entered()

@@ -19,7 +19,7 @@ ON_VENV   := $(VENVS)/.venv-torch-$(RELEASE)
 ON_PYTHON := $(ON_VENV)/bin/python
 ON_STAMP  := $(ON_VENV)/installed
 # What is arithmetic of our own, intent and accuracy, is the same with each.
-ON_TESTS  := tests/test_torch_private.py tests/compose tests/graph tests/ruled tests/chunked tests/node \
+ON_TESTS  := tests/test_torch_private.py tests/interpreter tests/compose tests/graph tests/ruled tests/chunked tests/node \
   $(patsubst %,tests/test_%.py,call call_tree discontinuous_ops dispatch double_backward function_class guards \
     hidden_dependence kernel_function modes op packed_masks plan plans random_draws relaxed restricted_plans \
     saved_tensors sizes) \

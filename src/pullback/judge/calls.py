@@ -97,6 +97,13 @@ class Calls:
         second = first.map_distinct(first.wrt, lambda t: t * (1 + 1e-10 * _like(t, self._draw).sign()))
         return [Call(first, "other values"), Call(second, "other values, moved by 1e-10")]
 
+    def beside(self, call: Call) -> Call:
+        """The call with each element moved by about a millionth of what is usual."""
+        usual = {p: self._base.values[p].abs().mean() for p in call.case.wrt if self._base.values[p].numel()}
+        moved = {p: call.case.values[p] + 1e-6 * m * _like(call.case.values[p], self._draw) for p, m in usual.items()}
+        kept = {p: t.to(call.case.values[p].dtype) for p, t in moved.items() if not is_fixed(self._base.values[p])}
+        return replace(call, case=call.case.with_values(kept), label=f"beside {call.label}")
+
     def fresh(self, like: Case) -> Case:
         """The case with other values of the same sort."""
         new = {p: self._drawn(self._base.values[p], t) for p, t in like.all_tensors.items()}
@@ -206,13 +213,16 @@ class Calls:
 
     def _special(self, example: Tensor, t: Tensor, change: _Change) -> Tensor:
         """Special values in the domain of the example, in its dtype, and finite there."""
-        found = change(t.to(torch.complex128 if t.is_complex() else torch.float64), self._draw) if t.numel() else t
-        if not t.is_complex():
-            low, high = _range(example)
-            found = found.abs() if low >= 0 else found
-            largest = 1.0 if low >= 0 and high <= 1 else torch.finfo(t.dtype).max ** 0.5
-            found = found.clamp(torch.finfo(t.dtype).tiny if low > 0 else -largest, largest)
-        return found.to(t.dtype)
+        if not t.numel():
+            return t
+        if t.is_complex():
+            parts = change(torch.view_as_real(t.to(torch.complex128).resolve_conj()), self._draw)
+            return torch.view_as_complex(parts.contiguous()).to(t.dtype)
+        low, high = _range(example)
+        found = change(t.to(torch.float64), self._draw)
+        found = found.abs() if low >= 0 else found
+        largest = 1.0 if low >= 0 and high <= 1 else torch.finfo(t.dtype).max ** 0.5
+        return found.clamp(1e-9 * low if low > 0 else -largest, largest).to(t.dtype)
 
     def _drawn(self, example: Tensor, like: Tensor) -> Tensor:
         """New values for a tensor: of the distribution of the example, in the shape of another."""

@@ -106,6 +106,7 @@ class Verdict:
         reasons: one of each kind, cheating first; empty for "right".
         smallest: the smallest failing call; `None` if no call fails.
         refused: calls that the reference takes and the candidate refuses with an exception, by their labels.
+        remarks: what differs without being wrong: a gradient at isolated points.
         calls, compared: calls that were made, and numbers that were compared.
         error: largest error of a right number, relative to the largest of its tensor.
         declared, computed: dtype of the example, and of the inputs that the candidate got.
@@ -119,6 +120,7 @@ class Verdict:
     reasons: tuple[Reason, ...] = ()
     smallest: Smallest | None = None
     refused: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     calls: int = 0
     compared: int = 0
     error: float | None = None
@@ -170,6 +172,7 @@ class Verdict:
             found.append(f"  largest relative error {self.error:.2g}, computed in {self.computed}")
         if self.refused:
             found.append(f"  it refuses {len(self.refused)} calls that the reference takes; {self.refused[0]}")
+        found += [f"  {remark}" for remark in self.remarks]
         found.append(f"  seed {self.seed}")
         return found
 

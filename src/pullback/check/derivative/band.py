@@ -28,7 +28,7 @@ _JUMP = 0.85
 _LARGE = 1e3
 """Magnitude of inputs beyond which rounding is not taken to grow with them."""
 _SINGLE = torch.finfo(torch.float32).eps
-_DOUBLE = torch.finfo(torch.float64).eps
+_ALGORITHM = 2.0**-33
 _UNDERFLOW = 1e-30
 """Move of an element of a tensor of zeros: it shows a kink there, and is lost beside any epsilon of a formula."""
 
@@ -56,14 +56,14 @@ class Precision:
         """The precision of a candidate that was written for a dtype and runs in another, or the same.
 
         In a narrow dtype one ulp of the inputs moves the result as much as one rounding inside does. In float64 there
-        is room: 64 ulp allow for another algorithm, and a candidate that was written for a narrower dtype may
-        have constants of float32 digits, half an ulp off.
+        is room: 10⁻¹⁰ allow for another algorithm, and a candidate that was written for a narrower dtype may have
+        constants of float32 digits, half an ulp off.
         """
         if working.itemsize == 2:  # functions in 16 bits compute in more inside, and round once
             return cls(working, torch.finfo(working).eps, 4.0, 0.25)
         if working != torch.float64:
             return cls(working, torch.finfo(working).eps, 16.0, 8.0)
-        return cls(working, 64 * _DOUBLE, 8.0, 64.0) if declared == working else cls(working, _SINGLE / 2, 2.0, 64.0)
+        return cls(working, _ALGORITHM if declared == working else _SINGLE / 2, 2.0, 64.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _band(
     # Orders of a sum of n terms differ by up to √n roundings (N. J. Higham, Accuracy and Stability of Numerical
     # Algorithms, 2nd edition, 2002, section 4.2), where the moves of single inputs average out.
     taken = sum(t.numel() for t in case.tensors)
-    terms = max(1.0, math.sqrt(taken / expected.numel()) / 8) if precision.factor > 2 else 1.0
+    terms = 1.0 if precision.dtype == torch.float64 else max(1.0, math.sqrt(taken / expected.numel()) / 8)
     reach = precision.factor * terms * noise
     if is_differentiable(value):
         # Terms of the ordinary size may cancel inside, as in s (g - <s, g>) where a softmax is saturated; those that

@@ -196,3 +196,15 @@ def test_unwritten_elements_that_the_kernel_masks_off_are_no_fault():
     world = launch(lower_triangle, x, y, N=4)
     assert torch.equal(y, expected)
     assert world.irregularities == []
+
+
+@triton.jit
+def adds(x, total, BLOCK: tl.constexpr):
+    tl.atomic_add(total, tl.sum(tl.load(x + tl.arange(0, BLOCK)), 0))
+
+
+def test_an_atomic_on_what_nobody_wrote():
+    x, total = torch.ones(8, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    total.numpy()[:] = POISON
+    world = launch(adds, x, total, BLOCK=8)
+    assert [(each.kind, each.argument) for each in world.irregularities] == [("uninitialised-memory", "total")]

@@ -215,9 +215,10 @@ class Space:
             if data is None:
                 continue
             lanes = new if at is None else new[at]
-            self._look_for_nan(lanes)
             if memory.has_poison:
                 self._read_poison(memory, index, at, data[index], shape, programs)
+                self.keeps_unwritten |= bool((data[index].view(np.uint64) == _POISON_BITS).any())
+            self._look_for_nan(lanes)
             memory.is_written = True
             if at_once is not None:
                 at_once.at(data, index, lanes)

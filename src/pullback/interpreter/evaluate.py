@@ -72,7 +72,7 @@ class Source:
         return self.first_line + int(getattr(node, "lineno", 1)) - 1
 
     def lookup(self, name: str) -> Any:
-        """Return what a name stands for outside of the function."""
+        """Return the value of a name outside of the function."""
         for names in (self.names, self.globals_, vars(builtins)):
             if name in names:
                 return names[name]
@@ -686,7 +686,7 @@ class Machine:
 
 
 def _plain(x: Any) -> Any:
-    """Return what a constexpr stands for."""
+    """Return the value of a constexpr."""
     while isinstance(x, tl.constexpr):
         x = x.value
     return x

@@ -183,7 +183,7 @@ def _replace_launches() -> None:
 
 
 def _properties() -> dict[str, int]:
-    """What Triton's driver tells of the device."""
+    """Properties of the device, by the names of Triton's driver."""
     here = world()
     return {
         "multiprocessor_count": here.processors, "max_shared_mem": here.shared_memory, "warpSize": 32,
@@ -192,7 +192,7 @@ def _properties() -> dict[str, int]:
 
 
 def _device() -> SimpleNamespace:
-    """What PyTorch tells of the device."""
+    """Properties of the device, by the names of PyTorch."""
     properties = _properties()
     return SimpleNamespace(
         multi_processor_count=properties["multiprocessor_count"], name=_NAME, total_memory=1 << 33, major=9, minor=0,

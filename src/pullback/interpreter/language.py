@@ -34,7 +34,7 @@ from pullback.interpreter.worlds import World
 
 
 class Machine(Protocol):
-    """What runs a kernel, as far as functions of the language need it.
+    """The machine that runs a kernel, as far as functions of the language need it.
 
     Attributes:
         world: the options, and the record of what happens.

@@ -34,7 +34,7 @@ _TYPES = {
 COMPILED = SimpleNamespace(
     n_regs=32, n_spills=0, metadata=SimpleNamespace(shared=0, num_warps=4, num_stages=2), _init_handles=lambda: None
 )
-"""What a launch returns on a GPU: the compiled kernel, of which host code asks what it occupies."""
+"""The result of a launch on a GPU: the compiled kernel, of which host code asks what it occupies."""
 
 
 def run(kernel: Any, args: tuple[Any, ...], grid: Any, options: Mapping[str, Any]) -> None:

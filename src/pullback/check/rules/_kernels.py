@@ -101,7 +101,7 @@ def _runs(audit: Audit) -> Iterator[KernelRun]:
 
 
 def _kind(case: Case) -> tuple[Any, ...]:
-    """Return what a call of kernels depends on besides the elements of its tensors."""
+    """Return the layouts and options of a call: kernels depend on these, besides the elements of its tensors."""
     return tuple(
         (tuple(v.shape), v.stride() if v.layout is torch.strided else v.layout)
         if isinstance(v, Tensor)

@@ -139,7 +139,7 @@ def _enlarged(base: Case) -> Case | None:
 
 
 def _simulated(audit: Audit, huge: Case) -> World | None:
-    """Return what the kernels did, forward and backward; `None` if the call cannot be made without values."""
+    """Return the record of forward and backward; `None` if the call cannot be made without values."""
     with recording(simulates=True) as world:
         try:
             run = forward(audit.subject, huge)

@@ -25,6 +25,13 @@ alone_and_among_all = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder whose modules can be imported: a process that has CUDA's threads sends them to another."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
 def example(rule, heading, folder):
     """Import the code block under a heading of a rule's page."""
     if rule.family == "PB9":
@@ -50,12 +57,12 @@ def findings(rule, module, alone):
 @each_rule
 @alone_and_among_all
 @pytest.mark.few(35)
-def test_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
+def test_bad_example_is_found(rule, alone, folder, monkeypatch):
     if rule.id == "PB003":  # the example never returns: shorten the wait of ten seconds for each attempt
         monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=0.6, total=20))
     if rule.id == "PB415" and is_backward_kept_by_compiled_grad():
         pytest.skip("PyTorch keeps the backward here, as the page says")
-    found = findings(rule, example(rule, "Bad", tmp_path), alone)
+    found = findings(rule, example(rule, "Bad", folder), alone)
     assert found
     assert {finding.name for finding in found} == {rule.name}
 
@@ -63,8 +70,8 @@ def test_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
 @each_rule
 @alone_and_among_all
 @pytest.mark.few(38)
-def test_good_example_is_not_accused(rule, alone, tmp_path):
-    found = findings(rule, example(rule, "Good", tmp_path), alone)
+def test_good_example_is_not_accused(rule, alone, folder):
+    found = findings(rule, example(rule, "Good", folder), alone)
     assert [f.message for f in found if f.severity != "info"] == []
 
 

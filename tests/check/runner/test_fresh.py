@@ -126,12 +126,53 @@ def test_unpicklable_function_is_audited_in_this_process():
     wrong = function(lambda x: x.sin() + lock.locked(), lambda g, x: g * x.sin())
     torch.manual_seed(0)
     before = torch.get_rng_state(), torch.get_num_threads(), faulthandler.is_enabled(), warnings.filters[:]
-    with pytest.warns(UserWarning, match=r"cannot be sent to a new process.*\(TypeError: .*lock.*takes the program down"):
+    with pytest.warns(
+        UserWarning, match=r"cannot be sent to a new process.*\(TypeError: .*lock.*takes the program down"
+    ):
         report = pullback.check(wrong, normal(3), select=("PB101", "PB401"))
     assert {f.rule for f in report.findings if f.severity == "error"} == {"PB101"}
     after = torch.get_rng_state(), torch.get_num_threads(), faulthandler.is_enabled(), warnings.filters[:]
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
+
+
+KERNEL = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def twice(x, factor: tl.constexpr):
+    return x * factor
+
+@triton.jit
+def scale(x, out, n, factor: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, twice(tl.load(x + i, mask=i < n, other=0.0), factor), mask=i < n)
+
+def scaled(x, factor):
+    out = torch.empty_like(x)
+    scale[(triton.cdiv(x.numel(), 4),)](x.contiguous(), out, x.numel(), factor, BLOCK=4)
+    return out
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return scaled(x, 2)
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, 3)
+"""
+
+
+@in_new
+def test_kernels_that_no_import_finds_travel(tmp_path):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    module = import_source(KERNEL, tmp_path, "kernels_by_value")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        report = pullback.check(module.Scale, normal(3), select="PB101")
+    assert [(f.rule, f.severity) for f in report.findings] == [("PB101", "error")]
 
 
 @in_new

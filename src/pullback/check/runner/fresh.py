@@ -34,6 +34,8 @@ from pullback.check.subject import is_made
 from pullback.errors import RunnerError
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OF_KERNELS = ("do_not_specialize", "noinline", "debug")
+"""Arguments of `triton.jit` that a kernel is made anew with."""
 _NOT_THEIRS = ("torch.", "pullback.", "builtins.")
 
 
@@ -204,6 +206,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return importlib.import_module, (obj.__name__,)  # torch.backends.cudnn, whose attributes are settings
         if is_made(obj) and not _is_imported(obj):
             return obj.by_value()
+        if _is_kernel(obj):
+            if _is_imported(obj.fn, obj):
+                return getattr, (_module_of(obj.fn), obj.fn.__qualname__)
+            return _kernel, (obj.fn, {name: getattr(obj, name) for name in _OF_KERNELS})
         return super().reducer_override(obj)
 
 
@@ -248,12 +254,24 @@ def _module_of(obj: object) -> ModuleType | None:
     return sys.modules.get(getattr(obj, "__module__", None) or "")
 
 
-def _is_imported(op: Any) -> bool:
-    """Whether an op can be imported."""
-    module, name = _module_of(op), op.__qualname__
-    if module is None or module.__name__ == "__main__" or getattr(module, name, None) is not op:
+def _is_imported(named: Any, op: Any = None) -> bool:
+    """Whether an op can be imported, which has its own name, or that of another object."""
+    module, name = _module_of(named), named.__qualname__
+    if module is None or module.__name__ == "__main__" or getattr(module, name, None) is not (op or named):
         return False
     return _is_importable(module)
+
+
+def _is_kernel(obj: Any) -> bool:
+    """Whether `triton.jit` made an object: it holds a lock, which cannot be pickled."""
+    return type(obj).__name__ == "JITFunction" and type(obj).__module__.startswith("triton.")
+
+
+def _kernel(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Make a kernel anew."""
+    from triton import jit  # type: ignore[import-untyped,unused-ignore]
+
+    return jit(function, **options)
 
 
 def _finders() -> list[Any]:

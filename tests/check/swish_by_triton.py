@@ -81,3 +81,41 @@ class OutOfBounds(Swish):
 def swish(x):
     assert x.is_cuda
     return Swish.apply(x * 1.0)
+
+
+@triton.jit
+def cube_kernel(x, factor, y, columns, IS_SLOPE: tl.constexpr, IS_HALVED: tl.constexpr, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * columns
+    for start in range(0, columns, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        a = tl.load(x + first + i, mask=i < columns, other=0.0)
+        g = tl.load(factor + first + i, mask=i < columns, other=0.0)
+        y_i = 3 * g * a * a if IS_SLOPE else a * a * a
+        if IS_HALVED:
+            if IS_SLOPE and start > 0:  # noqa: SIM108 - what is recorded is where statements lead
+                y_i = y_i * 0.49
+            else:
+                y_i = y_i * 0.5
+        tl.store(y + first + i, y_i, mask=i < columns)
+
+
+class WrongFarAway(torch.autograd.Function):
+    """Cubes, wrong where they are halved and beyond the first block of a row."""
+
+    @staticmethod
+    def compute(x, factor, is_slope, is_halved):
+        y = torch.empty_like(x)
+        cube_kernel[(x.shape[0],)](x, factor, y, x.shape[1], is_slope, is_halved, BLOCK=BLOCK)
+        return y
+
+    @staticmethod
+    def forward(ctx, x, is_halved=False):
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        ctx.is_halved = is_halved
+        return WrongFarAway.compute(x, x, False, is_halved)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return WrongFarAway.compute(x, g.contiguous(), True, ctx.is_halved), None

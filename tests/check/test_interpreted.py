@@ -71,6 +71,28 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
 
 
 @needs_interpreter
+def test_search_leads_kernels_to_a_branch_in_the_second_round_of_a_loop():
+    x = torch.randn(2, 3, dtype=torch.float64)
+    report = pullback.check(f"{FILE}:WrongFarAway", x, select=("PB101", "PB908"), budget=5)
+    (wrong,) = (finding for finding in report.findings if finding.severity == "error")
+    assert wrong.rule == "PB101"
+    assert re.search(r"is_halved = True, size 3 -> \d+|size 3 -> \d+, is_halved = True", wrong.message)
+    assert not [finding for finding in report.findings if finding.rule == "PB908"]
+
+
+@needs_interpreter
+def test_ways_that_no_call_leads_to_are_named():
+    report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
+    (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")
+    assert re.fullmatch(
+        r"no call of the audit leads everywhere in its kernels: "
+        r'`if FAULT == "bounds".*` \(swish_by_triton.py:\d+\) is always false; '
+        r'`if FAULT == "formula"` \(swish_by_triton.py:\d+\) is always false',
+        told,
+    )
+
+
+@needs_interpreter
 def test_callable_is_interpreted_with_its_functions():
     from . import swish_by_triton
 
@@ -180,6 +202,7 @@ def case(*args):
 def test_sizes_around_the_largest_block():
     labels = [found.label for found in around_blocks(case(torch.randn(3, 5)), {16, 8, 1024})]
     assert labels == [
+        "each size doubled",
         *("size 5 -> 17", "size 3 -> 17"),
         *("size 5 -> 15", "size 3 -> 15"),
         *("size 5 -> 33", "size 3 -> 33"),
@@ -187,7 +210,7 @@ def test_sizes_around_the_largest_block():
     ]
     assert list(around_blocks(case(torch.randn(3, 5)), set())) == []
     large = [found.label for found in around_blocks(case(torch.randn(3, 500)), {512})]
-    assert large == ["size 500 -> 513", "size 500 -> 511"]  # not 500 columns 513 times
+    assert large == ["each size doubled", "size 500 -> 513", "size 500 -> 511"]  # not 500 columns 513 times
 
 
 def test_variants_whose_sizes_fit_each_other():

@@ -19,10 +19,10 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.facts import ExampleFacts
+from pullback.check.kernel_runs import steered_variants
 from pullback.check.numeric.accuracy import AccuracyFacts
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.trial import SEED, Raised, forward
-from pullback.check.variants import variants_of
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
 _BEFORE_LATE = 0.6
@@ -112,7 +112,7 @@ class Audit(ExampleFacts):
         if self.base_result is not None:
             skip_inputs.update(c.input_index for c in self.base_result.wrong if not c.is_small)
         share = max(_BEFORE_LATE, self.elapsed() / self.options.budget + _VARIANTS_SHARE)
-        for case, numeric in variants_of(self):
+        for case, numeric in steered_variants(self):
             if not self.has_time(share) or self._would_be_late():
                 return
             if self.leaves_out(case):

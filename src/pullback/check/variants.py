@@ -30,10 +30,11 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     for case in without_optional(audit):
         yield case, None
     for cases in (
+        *([values.other_numbers(with_defaults(audit))] if audit.blocks else ()),  # each option is a kernel of its own
         sizes.around_blocks(base, audit.blocks),
         values.other_values(base),
         values.shared(base, constant_inputs(audit)),
-        values.other_numbers(with_defaults(audit)),
+        *([] if audit.blocks else [values.other_numbers(with_defaults(audit))]),
         sizes.other_sizes(base),
         with_one_between(audit),
         with_another_batch(audit),

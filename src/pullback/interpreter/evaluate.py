@@ -336,8 +336,8 @@ class Machine:
     def _if(self, node: ast.If, frame: Frame) -> str | None:
         condition = self.eval(node.test, frame)
         test = self._truth(condition)
-        if isinstance(condition, Value):
-            self._reached(node, test)
+        for way in (str(test).lower(),) if isinstance(test, bool) else ("true", "false"):
+            self._went(node, frame, way)
         if isinstance(test, bool):
             return self._block(node.body if test else node.orelse, frame)
         groups = [(np.flatnonzero(test), node.body), (np.flatnonzero(~test), node.orelse)]
@@ -348,9 +348,11 @@ class Machine:
             self._settle(self._block(body, part), part, stayed)
         return self._rejoin(frame, stayed)
 
-    def _reached(self, node: ast.If, test: bool | Array) -> None:
-        ways = {test} if isinstance(test, bool) else {True, False}
-        self.world.branches.setdefault(self.place(), set()).update(ways)
+    def _went(self, node: ast.stmt, frame: Frame, way: str) -> None:
+        """Record which way programs went at a statement, in a function that is not Triton's own."""
+        source = frame.source
+        if not source.globals_.get("__name__", "").startswith("triton."):
+            self.world.ways.add((source.file, source.line(node), way))
 
     def _settle(self, signal: str | None, part: Frame, stayed: list[Frame]) -> None:
         """Put a group where its programs go on."""
@@ -379,7 +381,7 @@ class Machine:
         def goes_on(finished: list[Frame]) -> bool:
             return self._divide(self._truth(self.eval(node.test, frame)), frame, finished)
 
-        return self._compiled_loop(node.body, frame, goes_on, set(frame.env))
+        return self._compiled_loop(node, frame, goes_on, set(frame.env))
 
     def _divide(self, test: bool | Array, frame: Frame, finished: list[Frame]) -> bool:
         """Take the programs that leave a loop out of the frame; return whether some stay."""
@@ -391,10 +393,18 @@ class Machine:
         return True
 
     def _compiled_loop(
-        self, body: Sequence[ast.stmt], frame: Frame, goes_on: Callable[[list[Frame]], bool], known: set[str]
+        self, node: ast.For | ast.While, frame: Frame, goes_on: Callable[[list[Frame]], bool], known: set[str]
     ) -> str | None:
         """Run a loop that Triton does not unroll: a name that is new in it is not known after it."""
-        signal = self._loop(body, frame, goes_on)
+        rounds = 0
+
+        def is_next(finished: list[Frame]) -> bool:
+            nonlocal rounds
+            rounds += (stays := goes_on(finished))
+            return stays
+
+        signal = self._loop(node.body, frame, is_next)
+        self._went(node, frame, ("never", "once", "again")[min(rounds, 2)])
         frame.env = {name: x for name, x in frame.env.items() if name in known}
         return signal
 
@@ -449,7 +459,7 @@ class Machine:
             frame.env[at] = binary("+", here, frame.env[by], self.precision)
             return True
 
-        return self._compiled_loop(node.body, frame, goes_on, known)
+        return self._compiled_loop(node, frame, goes_on, known)
 
     @staticmethod
     def _skip(frame: Frame, at: str, end: str, by: str) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
+from pullback._torch.context import without_modes
 from pullback.interpreter.worlds import POISON, world
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -43,14 +44,13 @@ class Host(TorchFunctionMode):
         super().__init__()
         self._lifts = lifts
         self._device = device
-        self.is_paused = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call a function of PyTorch with what is on the CPU, and float64 if the world lifts."""
         kwargs = kwargs or {}
-        if self.is_paused or (func in _ATTRIBUTES and _is_of_torch(sys._getframe(1))):
+        if func in _ATTRIBUTES and _is_of_torch(sys._getframe(1)):
             return func(*args, **kwargs)
         if func is torch.Tensor.cuda:
             return args[0]
@@ -95,7 +95,7 @@ _hosts: list[Host] = []
 @contextlib.contextmanager
 def hosted() -> Iterator[None]:
     """Run host code: what it asks for is answered."""
-    if _hosts and not _hosts[-1].is_paused:
+    if _hosts:
         yield
         return
     here, default = world(), torch.get_default_dtype()
@@ -112,21 +112,7 @@ def hosted() -> Iterator[None]:
 
 
 def _is_hosted() -> bool:
-    return bool(_hosts) and not _hosts[-1].is_paused
-
-
-@contextlib.contextmanager
-def _paused() -> Iterator[None]:
-    """Run our own code inside of host code: tensors say what they are."""
-    host = _hosts[-1] if _hosts else None
-    before = host is not None and host.is_paused
-    if host is not None:
-        host.is_paused = True
-    try:
-        yield
-    finally:
-        if host is not None:
-            host.is_paused = before
+    return bool(_hosts)
 
 
 def hosting(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,7 +156,7 @@ def _replace_launches() -> None:
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         if not warmup:
-            with _paused():
+            with without_modes():
                 launch.run(self, args, grid, kwargs)
         return launch.COMPILED
 

@@ -12,6 +12,9 @@ import numpy as np
 POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
 """What memory that nobody wrote holds: a NaN that no computation gives."""
 
+Way = tuple[str, int, str]
+"""File and line of a statement, and the way that programs went there."""
+
 Kind = Literal["out-of-bounds", "data-race", "uninitialised-memory"]
 
 
@@ -55,7 +58,8 @@ class World:
         launches: number of launches.
         blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
         configurations: the largest number of configurations of an autotuner.
-        branches: by file and line of an `if` that is decided when the kernel runs, which ways programs went.
+        ways: file and line of each `if` that ran, and whether its condition was "true" or "false"; of each loop
+            that is not unrolled, and whether it ran "never", "once" or "again".
         bare_loads: file and line of loads without `other` in which lanes were masked off.
     """
 
@@ -70,7 +74,7 @@ class World:
     launches: int = 0
     blocks: set[int] = field(default_factory=set)
     configurations: int = 1
-    branches: dict[tuple[str, int], set[bool]] = field(default_factory=dict)
+    ways: set[Way] = field(default_factory=set)
     bare_loads: set[tuple[str, int]] = field(default_factory=set)
 
 

@@ -76,6 +76,7 @@ def around_blocks(case: Case, blocks: Collection[int]) -> Iterator[Case]:
     twice = [2 * largest + 1] if largest <= _LARGEST_TWICE else []
     lengths = dict.fromkeys([largest + 1, largest - 1, *twice, *(block + 1 for block in known[1:])])
     present = sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True)
+    yield doubled(case)  # several heads of each group, and several groups
     for new in lengths:
         for size in present:
             is_fixed = any(size in v.shape and is_structured(v) for v in case.tensors)
@@ -83,6 +84,20 @@ def around_blocks(case: Case, blocks: Collection[int]) -> Iterator[Case]:
                 continue
             if _elements_with(case, {size: new}) <= _MOST_ELEMENTS:
                 yield resized(case, {size: new})
+
+
+def doubled(case: Case) -> Case:
+    """Return the case with twice each size, also of those that are 1."""
+    change = {size: 2 * size for size in sorted(case.sizes - _sizes_of_weights(case) | {1}) if size}
+    return replace(resized(case, change), label="each size doubled")
+
+
+def beyond_blocks(case: Case, blocks: Collection[int]) -> Iterator[Case]:
+    """Yield the case with each size class beyond one large block, so that loops over blocks have a second round."""
+    for block in sorted(block for block in blocks if block > _LARGEST_BLOCK):
+        for size in sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True):
+            if _elements_with(case, {size: block + 1}) <= _MOST_ELEMENTS:
+                yield resized(case, {size: block + 1})
 
 
 def _elements_with(case: Case, change: dict[int, int]) -> int:
@@ -105,9 +120,8 @@ def keeps_sizes(base: Case, case: Case) -> bool:
         for old, new in zip(before[p].shape, after[p].shape, strict=True):
             if change.setdefault(old, new) != new:
                 return False
-    numbers = [
-        (old, new) for old, new in zip(base.values, case.values, strict=True) if type(old) is int and abs(old) > 1
-    ]
+    given = zip(base.values, case.values, strict=False)  # the variant may give an argument that has a default
+    numbers = [(old, new) for old, new in given if type(old) is int and abs(old) > 1]
     if not all(type(new) is int and new == change.get(old, old) for old, new in numbers):
         return False
     moved = {old: new for old, new in change.items() if old != new}

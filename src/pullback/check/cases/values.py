@@ -46,6 +46,10 @@ _SWITCHED_ON = 0.1
 """Replaces a float argument that is 0, the usual default of a smoothing or a penalty."""
 
 
+_FIRST = re.compile(r"start|begin|offset|shift|skip")
+"""Matches names of whole numbers that count from 0: where a range begins."""
+
+
 def other_numbers(case: Case) -> Iterator[Case]:
     """Yield the case with one non-tensor argument changed: a float halved or no longer 0, a flag flipped, another dim.
 
@@ -62,6 +66,8 @@ def other_numbers(case: Case) -> Iterator[Case]:
         elif isinstance(value, int) and _DIM.search(name) and max(dims, default=0) > 1:
             dim = 0 if value % max(dims) else 1
             yield case.with_values({position: dim}, f"{name} = {dim}")
+        elif isinstance(value, int) and value == 0 and _FIRST.search(name):
+            yield case.with_values({position: 1}, f"{name} = 1")
 
 
 def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:

@@ -116,11 +116,13 @@ class Unwritten:
         kind: whether it is an output of the forward or a gradient.
         tensor_index: which output, or which input's gradient.
         index: its first element that was never written.
+        is_left_by_kernel: whether kernels wrote the other elements of an output, so that they were to write it, too.
     """
 
     kind: Literal["output", "gradient"]
     tensor_index: int
     index: tuple[int, ...]
+    is_left_by_kernel: bool = False
 
 
 def unwritten(subject: Subject, case: Case) -> Unwritten | None:
@@ -139,15 +141,19 @@ def unwritten(subject: Subject, case: Case) -> Unwritten | None:
 
 def _unwritten_when_interpreted(subject: Subject, case: Case) -> Unwritten | None:
     try:
-        outputs, gradients = _values(subject, case)
+        run = forward(subject, case)
+        outputs, gradients = run.outputs, vjp(run, standard_cotangents(run.roots))
     except Raised:
         return None
     for tensor_index, t in enumerate([*outputs, *gradients]):
         where = [] if t is None else is_unwritten(t).nonzero().tolist()
-        if where:
+        if t is not None and where:
             later = tensor_index - len(outputs)
             at = tuple(where[0])
-            return Unwritten("output", tensor_index, at) if later < 0 else Unwritten("gradient", later, at)
+            if later >= 0:
+                return Unwritten("gradient", later, at)
+            is_part = t.requires_grad and len(where) < t.numel()  # other outputs may be buffers
+            return Unwritten("output", tensor_index, at, is_left_by_kernel=is_part)
     return None
 
 

@@ -1,113 +1,26 @@
-"""Runs of a subject whose Triton kernels are interpreted: what they did beside what they returned."""
+"""Findings about Triton kernels that are interpreted, from what they did in a run, or from two worlds' results."""
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-
-from pullback.check.case import Case, is_differentiable
+from pullback.check.case import is_differentiable
 from pullback.check.cases.repro import bind, definition, variables
-from pullback.check.cases.sizes import keeps_sizes
 from pullback.check.derivative.agreement import TensorDifference, difference, subscript
-from pullback.check.find.kernels import recording
-from pullback.check.trial import Raised, forward, standard_cotangents, vjp
-from pullback.check.variants import variants_of
+from pullback.check.kernel_runs import KernelRun, kernel_runs
+from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding, Location
 
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
-    from pullback.interpreter import Irregularity, World
+    from pullback.interpreter import Irregularity
 
-_SHARE = 0.3
-"""Share of the budget for the variants of the example."""
 _MOST = 3
 """Number of findings of a rule: one line may be reached in many ways."""
-
-
-@dataclass(frozen=True)
-class KernelRun:
-    """One forward and backward, in a world of its own.
-
-    Attributes:
-        case: the call.
-        outputs: the outputs that are part of the graph.
-        gradients: the gradient of each input; `None` if the backward raised.
-        world: what the kernels did.
-    """
-
-    case: Case
-    outputs: list[Tensor]
-    gradients: list[Tensor | None] | None
-    world: World
-
-    @property
-    def results(self) -> list[Tensor | None]:
-        """Outputs and gradients."""
-        return [*self.outputs, *(self.gradients or ())]
-
-
-def run_in_world(audit: Audit, case: Case, **settings: Any) -> KernelRun | None:
-    """Run forward and backward in a new world with some settings; `None` if the forward raises."""
-    with recording(**settings) as world:
-        try:
-            run = forward(audit.subject, case)
-        except Raised:
-            return None
-        cotangents = standard_cotangents(run.roots, run.differentiable)
-        outputs = [out.detach().clone() for out in run.roots]
-        try:
-            gradients = vjp(run, cotangents)
-        except Raised:  # another rule's matter
-            gradients = None
-    return KernelRun(case, outputs, gradients, world)
-
-
-@functools.lru_cache(maxsize=2)
-def kernel_runs(audit: Audit) -> tuple[KernelRun, ...]:
-    """Run the example, and its variants of other shapes, layouts and options while the budget allows.
-
-    Variants whose sizes may not fit each other are left out: kernels check nothing, so what they do there shows no
-    fault.
-    """
-    if not audit.subject.is_interpreted:
-        return ()
-    return tuple(_runs(audit))
-
-
-def _runs(audit: Audit) -> Iterator[KernelRun]:
-    base = run_in_world(audit, audit.base)
-    if base is None or not base.world.launches:
-        return
-    yield base
-    end = audit.elapsed() + _SHARE * audit.options.budget
-    seen = {_kind(audit.base)}
-    for case, _ in variants_of(audit):
-        if case.extreme or _kind(case) in seen or audit.leaves_out(case) or not keeps_sizes(audit.base, case):
-            continue
-        if audit.elapsed() > end:
-            return
-        seen.add(_kind(case))
-        with audit.events.of_first_order(case.describe(), audit.subject, case):
-            run = run_in_world(audit, case)
-        if run is not None:
-            yield run
-
-
-def _kind(case: Case) -> tuple[Any, ...]:
-    """Return the layouts and options of a call: kernels depend on these, besides the elements of its tensors."""
-    return tuple(
-        (tuple(v.shape), v.stride() if v.layout is torch.strided else v.layout)
-        if isinstance(v, Tensor)
-        else (type(v), v if isinstance(v, bool | int | float | str | None) else id(v))
-        for v in case.values
-    )
 
 
 def irregularities(

@@ -38,7 +38,8 @@ Training converges more slowly, or to another solution, and nothing raises.
   repeat.
 - One warning for all inputs that may not be valid inputs. Guessed inputs also give a warning if the gradient is correct
   for another guess; the audit then goes on with that guess.
-- If the forward returns memory that it never wrote, only that is reported, and no rule compares values.
+- If the forward returns memory that it never wrote, only that is reported, and no rule compares values. It is an error
+  where an interpreted Triton kernel wrote part of a differentiable output, else a warning.
 - A gradient that is `None` is PB107. If PB107 does not run, this rule reports it; it too is a warning if the example
   was guessed.
 - Sampling proves nothing about values that were not sampled.
@@ -493,12 +494,14 @@ def _unwritten(audit: Audit, where: Unwritten) -> Finding:
     """Report that a gradient, or an output, was never written: a fault, or a reason why the gradient is undecided."""
     at = subscript(where.index)
     if where.kind == "output":
+        is_fault = where.is_left_by_kernel
+        unlike = ", unlike its other elements" if is_fault else ""
         return audit.finding(
             "wrong-vjp",
-            "warning",
-            "inconclusive",
-            f"output {where.tensor_index}{at} is memory that the forward never wrote: its gradient cannot be judged, "
-            "and no rule that compares values was run",
+            "error" if is_fault else "warning",
+            "wrong" if is_fault else "inconclusive",
+            f"output {where.tensor_index}{at} is memory that the forward never wrote{unlike}: "
+            "its gradient cannot be judged, and no rule that compares values was run",
             case=audit.base,
             evidence=Evidence(worst_index=where.index, where=f"output {where.tensor_index}"),
             tail=[

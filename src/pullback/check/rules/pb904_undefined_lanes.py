@@ -68,7 +68,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.rules._kernels import at_line, differing, first_difference, kernel_runs, run_in_world, shown_line
+from pullback.check.kernel_runs import kernel_runs, run_in_world
+from pullback.check.rules._kernels import at_line, differing, first_difference, shown_line
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 

@@ -80,7 +80,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pullback.check.rules._kernels import differing, first_difference, kernel_runs, run_in_world
+from pullback.check.kernel_runs import kernel_runs, run_in_world
+from pullback.check.rules._kernels import differing, first_difference
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 

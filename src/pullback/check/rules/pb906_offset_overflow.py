@@ -88,7 +88,8 @@ from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.find.kernels import recording
-from pullback.check.rules._kernels import at_line, kernel_runs, shown_line
+from pullback.check.kernel_runs import kernel_runs
+from pullback.check.rules._kernels import at_line, shown_line
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded
 from pullback.report.model import Finding

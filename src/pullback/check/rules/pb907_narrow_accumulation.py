@@ -79,7 +79,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.rules._kernels import KernelRun, kernel_runs, run_in_world
+from pullback.check.kernel_runs import KernelRun, kernel_runs, run_in_world
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 

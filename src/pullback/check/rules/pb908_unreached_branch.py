@@ -1,0 +1,125 @@
+"""unreached-branch (PB908): no call of the audit reaches a branch of a Triton kernel, or a loop's second round.
+
+## What it finds
+The kernels of the function are interpreted, and the audit looks for calls that lead them where the example does not: by
+other options, sizes around the blocks, and both. An info names the conditions that were always true, or always false,
+and the loops that never ran twice.
+
+## Why it hurts
+Most faults of published kernels sit where the tests do not go: a bias that no test passes, a second block, a
+tail. What no call reaches, no rule has judged.
+
+## Limits
+An info is no fault: a branch may be for another type, or another device. A branch inside of one that was not reached
+is not named. A condition inside of an expression (`a if c else b`, `tl.where`) is not looked at. The rule needs Triton,
+and a machine without a GPU.
+
+## Bad
+```python
+import triton
+import triton.language as tl
+
+@triton.jit
+def scale_kernel(x, scale, out, n, HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = 2 * tl.load(x + i, mask=i < n, other=0.0)
+    if HAS_SCALE:
+        value = value * tl.load(scale)
+    tl.store(out + i, value, mask=i < n)
+
+def scaled(x, scale=None):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    scale_kernel[(triton.cdiv(x.numel(), 4),)](x, scale, out, x.numel(), HAS_SCALE=scale is not None, BLOCK=4)
+    return out
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return scaled(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g)
+
+def inputs():
+    return (torch.randn(13, dtype=torch.float64),)
+```
+
+## Good
+```python
+import triton
+import triton.language as tl
+
+@triton.jit
+def double_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, 2 * tl.load(x + i, mask=i < n, other=0.0), mask=i < n)
+
+def doubled(x):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    double_kernel[(triton.cdiv(x.numel(), 4),)](x, out, x.numel(), BLOCK=4)
+    return out
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return doubled(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return doubled(g)
+
+def inputs():
+    return (torch.randn(13, dtype=torch.float64),)
+```
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.kernel_runs import kernel_runs
+from pullback.check.rules._kernels import at_line, shown_line
+from pullback.check.rules._rule import Rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_SHOWN = 4
+_HINT = "give inputs that lead there: an optional argument, another option, a longer tensor"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    taken: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+    for run in kernel_runs(audit):
+        for file, line, way in run.world.ways:
+            taken[file, line].add(way)
+    missed = {place: what for place, ways in sorted(taken.items()) if (what := _missed(ways))}
+    if not missed:
+        return
+    told = [
+        f"`{linecache.getline(file, line).strip().rstrip(':')}` ({shown_line(file, line)}) {what}"
+        for (file, line), what in missed.items()
+    ]
+    more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    message = f"no call of the audit leads everywhere in its kernels: {'; '.join(told[:_SHOWN])}{more}"
+    finding = audit.finding("PB908", "info", "inconclusive", message, hint=_HINT)
+    yield at_line(audit, finding, *next(iter(missed)))
+
+
+def _missed(ways: set[str]) -> str:
+    """Say where programs never went at a statement; empty if they went everywhere."""
+    if len(ways) == 1 and not ways.isdisjoint({"true", "false"}):
+        return f"is always {next(iter(ways))}"
+    if ways == {"never"}:
+        return "never runs"
+    return "never runs twice" if ways <= {"never", "once"} else ""
+
+
+RULE = Rule(__doc__, runtime=_run, shrinks=False, of_weights="alone")

@@ -124,14 +124,14 @@ def _rows(name: str) -> Iterator[Row]:
     interpreter.enter()
     (package,) = (p for p in PACKAGES if p.name == name)
     calls = CALLS[name]
-    for function, cls in sorted(_functions(package).items()):
+    for function, cls in sorted(functions(package).items()):
         if function in calls:
             yield _row(function, cls, calls[function])
         else:
             yield Row(function, f"no call: {kernel_calls.SKIPPED.get(function, 'unknown')}")
 
 
-def _functions(package: Package) -> dict[str, Any]:
+def functions(package: Package) -> dict[str, Any]:
     """Return the Functions of a package that can be imported."""
     top = package.targets[0].partition(".")[0]
     for target in package.targets:

@@ -1,0 +1,207 @@
+"""Audits of the Functions with Triton kernels of published packages, without a GPU.
+
+Installs Liger-Kernel and flash-linear-attention into a temporary folder, and audits each Function that can be imported
+twice: by `pullback.check`, with the call of `kernel_calls.py`, and by the command line, without a call. Prints a table
+of each package: the number of Functions; of those that have a call, and of these audited; of those audited without one;
+the Functions with an error and a warning, by rule, where a call is given; and the median duration of these audits.
+
+    python benchmarks/kernel_audits.py [--only NAME,…] [--json FILE] [--write docs/kernels_in_the_wild.md]
+    python benchmarks/kernel_audits.py --programs docs/kernels_in_the_wild.md
+
+The second form runs the programs of the page, and writes what each prints below it. Imports and runs code of the
+packages, as a test runner does. Needs a network, and Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kernel_calls
+import torch
+from in_the_wild import installed
+from kernels_in_the_wild import CALLS, PACKAGES, functions
+from rich.console import Console
+from rich.table import Table
+from side_by_side import place
+from wild_packages import Package
+
+import pullback
+from pullback import interpreter
+from pullback.report.report import Report
+
+_PROGRAM = re.compile(r"```python\n(.*?)```\n\n```text\n.*?```\n", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The audit of a Function.
+
+    Attributes:
+        function: module and class.
+        with_call: the status of its audit with the call of the table; "" without a call.
+        alone: the status of its audit by the command line; "" if it was not asked for.
+        errors, warnings: rules with such a finding, with the call.
+        messages: of these findings.
+        seconds: duration of the audit with the call.
+    """
+
+    function: str
+    with_call: str = ""
+    alone: str = ""
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def main() -> int:
+    options = _options()
+    if options.within:
+        for row in _with_calls(options.within, options.budget):
+            print(json.dumps(asdict(row)), flush=True)
+        return 0
+    wanted = [p for p in PACKAGES if not options.only or p.name in options.only.split(",")]
+    with ExitStack() as stack:
+        folders = {package.name: stack.enter_context(installed(package)) for package in wanted}
+        if options.programs:
+            return _run_programs(options.programs, list(folders.values()))
+        found = {p.requirement: _of_package(p, folders[p.name], options) for p in wanted}
+    _print(found)
+    if options.json:
+        options.json.write_text(json.dumps({n: [asdict(r) for r in rows] for n, rows in found.items()}, indent=1))
+    if options.write:
+        place(options.write, "kernel_audits.py", _markdown(found))
+    return 0
+
+
+def _of_package(package: Package, folder: str, options: Any) -> list[Row]:
+    print(f"{package.requirement} ...", file=sys.stderr, flush=True)
+    command = [sys.executable, __file__, "--within", package.name, "--budget", str(options.budget)]
+    lines = _output(command, [folder], "the audits failed").splitlines()
+    rows = [Row(**json.loads(line)) for line in lines if line.startswith("{")]
+    alone = {} if options.no_unaided else _alone(package, folder)
+    by_name = {row.function: row for row in rows}
+    return [Row(**{**asdict(row), "alone": alone.get(name, "")}) for name, row in by_name.items()]
+
+
+def _alone(package: Package, folder: str) -> dict[str, str]:
+    """Return the status of each Function in an audit of the package by the command line."""
+    command = [sys.executable, "-m", "pullback", "check", *package.targets, "-q", "--format", "json"]
+    command += ["--select", "PB0,PB1", "--fail-on", "never"]  # what is counted is whether it runs
+    report = Report.from_dict(json.loads(_output(command, [folder], "the audit could not be run")))
+    return {
+        f"{_module(subject.location.file, folder)}:{subject.name.rpartition('.')[2]}": subject.status
+        for subject in report.subjects
+    }
+
+
+def _module(file: str, folder: str) -> str:
+    path = file.removeprefix(folder).strip("/")
+    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def _output(command: Sequence[str], folders: Sequence[str], failure: str) -> str:
+    path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{failure}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _run_programs(page: Path, folders: Sequence[str]) -> int:
+    """Run the programs of a page, and write what they print into it."""
+
+    def ran(match: re.Match[str]) -> str:
+        output = _output([sys.executable, "-c", match[1]], folders, f"a program of {page} fails")
+        return f"```python\n{match[1]}```\n\n```text\n{output.strip()}\n```\n"
+
+    page.write_text(_PROGRAM.sub(ran, page.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+# ---- within the process of a package --------------------------------------------------------------------------------
+
+
+def _with_calls(name: str, budget: float) -> Iterator[Row]:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    interpreter.enter()
+    (package,) = (p for p in PACKAGES if p.name == name)
+    for function, cls in sorted(functions(package).items()):
+        if function in CALLS[name]:
+            yield _audited(function, cls, CALLS[name][function], budget)
+        elif kernel_calls.SKIPPED.get(function) is None:
+            yield Row(function)
+
+
+def _audited(function: str, cls: Any, make: kernel_calls.Make, budget: float) -> Row:
+    args = [x.detach() if isinstance(x, torch.Tensor) else x for x in kernel_calls.arguments(cls, make)]
+    start = time.perf_counter()
+    report = pullback.check(cls, *args, budget=budget)
+    seconds = time.perf_counter() - start
+    told = [f for f in report.findings if f.severity != "info"]
+    by = {severity: sorted({f.rule for f in told if f.severity == severity}) for severity in ("error", "warning")}
+    messages = [f"{f.severity} {f.rule}: {f.message}" for f in told]
+    return Row(function, report.subjects[0].status, "", by["error"], by["warning"], messages, round(seconds, 1))
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+_HEADINGS = ("package", "Functions", "with a call", "of these audited", "without", "errors", "warnings", "seconds")
+
+
+def _cells(name: str, rows: Sequence[Row]) -> list[str]:
+    called = [row for row in rows if row.with_call]
+    audited = sum(row.with_call != "unaudited" for row in called)
+    alone = sum(row.alone not in ("", "unaudited") for row in rows)
+    median = statistics.median(row.seconds for row in called) if called else 0.0
+    told = [", ".join(_counts(getattr(row, kind) for row in called)) or "–" for kind in ("errors", "warnings")]
+    return [name, str(len(rows)), str(len(called)), str(audited), str(alone), *told, f"{median:.0f}"]
+
+
+def _counts(rules: Any) -> Iterator[str]:
+    for rule, count in sorted(Counter(rule for each in rules for rule in each).items()):
+        yield rule if count == 1 else f"{rule} ×{count}"
+
+
+def _print(found: dict[str, list[Row]]) -> None:
+    table = Table(*_HEADINGS, box=None, header_style="bold")
+    for name, rows in found.items():
+        table.add_row(*_cells(name, rows))
+    Console(highlight=False).print(table)
+
+
+def _markdown(found: dict[str, list[Row]]) -> str:
+    lines = [f"| {' | '.join(_HEADINGS)} |", "| -- | --: | --: | --: | --: | -- | -- | --: |"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cells(name, rows))} |" for name, rows in found.items())])
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="only these packages, separated by commas")
+    parser.add_argument("--budget", type=float, default=10.0, metavar="S", help="of each audit with a call (10)")
+    parser.add_argument("--no-unaided", action="store_true", help="only the audits with a call")
+    parser.add_argument("--json", type=Path, help="write the figures of each Function to this file")
+    parser.add_argument("--write", type=Path, help="update the table of this page")
+    parser.add_argument("--programs", type=Path, metavar="PAGE", help="run the programs of this page")
+    parser.add_argument("--within", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -175,6 +175,30 @@ def test_kernels_that_no_import_finds_travel(tmp_path):
     assert [(f.rule, f.severity) for f in report.findings] == [("PB101", "error")]
 
 
+CUSTOM_OP = """
+import torch
+
+@torch.library.custom_op("pullback_fresh::cube", mutates_args=())
+def cube(x: torch.Tensor) -> torch.Tensor:
+    return x**3
+
+cube.register_autograd(
+    lambda ctx, g: 2 * ctx.saved_tensors[0] ** 2 * g,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+"""
+
+
+@in_new
+def test_custom_op_of_a_module_is_imported_there(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_source(CUSTOM_OP, tmp_path, "op_that_is_imported")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        report = pullback.check(module.cube, normal(3), select="PB101")
+    assert [(f.rule, f.severity) for f in report.findings] == [("PB101", "error")]
+
+
 @in_new
 def test_example_on_another_device_is_refused():
     with pytest.raises(OptionError, match="the example is on meta, where tensors have no values"):

@@ -29,6 +29,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from pullback._torch import custom_op_function, is_custom_op
 from pullback.check.runner.process import Channel, settle
 from pullback.check.subject import is_made
 from pullback.errors import RunnerError
@@ -206,10 +207,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return importlib.import_module, (obj.__name__,)  # torch.backends.cudnn, whose attributes are settings
         if is_made(obj) and not _is_imported(obj):
             return obj.by_value()
+        function = _wrapped(obj)
+        if function is not None and _is_imported(function, obj):
+            return _imported, (function.__module__, function.__qualname__)
         if _is_kernel(obj):
-            if _is_imported(obj.fn, obj):
-                return getattr, (_module_of(obj.fn), obj.fn.__qualname__)
-            return _kernel, (obj.fn, {name: getattr(obj, name) for name in _OF_KERNELS})
+            return _kernel, (function, {name: getattr(obj, name) for name in _OF_KERNELS})
         return super().reducer_override(obj)
 
 
@@ -260,6 +262,16 @@ def _is_imported(named: Any, op: Any = None) -> bool:
     if module is None or module.__name__ == "__main__" or getattr(module, name, None) is not (op or named):
         return False
     return _is_importable(module)
+
+
+def _imported(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def _wrapped(obj: Any) -> Callable[..., Any] | None:
+    """Return the function that a kernel or a custom op was made of, whose name it has in its module."""
+    function: Callable[..., Any] | None = obj.fn if _is_kernel(obj) else None
+    return custom_op_function(obj) if is_custom_op(obj) else function
 
 
 def _is_kernel(obj: Any) -> bool:

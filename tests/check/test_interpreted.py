@@ -51,6 +51,7 @@ def printed_by(code):
         ("WrongFormula", {("PB101", "error")}),
         ("WrongTail", {("PB101", "error")}),
         ("OutOfBounds", {("PB901", "error")}),
+        ("WrongOrder", {("PB902", "error")}),
     ],
 )
 def test_function_of_a_file(name, expected):

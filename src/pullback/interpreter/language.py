@@ -474,6 +474,7 @@ _CHANGES: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
 
 def _atomic(name: str) -> Builtin:
     def run(m: Machine, pointer: Value, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Value:
+        m.world.atomics.add(m.place())
         dtype = pointer.dtype.element_ty
         new = cast(_value(m, val), dtype, m.precision)
         parts = [pointer, new] if mask is None else [pointer, new, _value(m, mask)]

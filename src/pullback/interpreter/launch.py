@@ -106,8 +106,11 @@ class _Launch:
         if self._world.simulates and count:
             yield np.unique([0, *range(max(count - _LAST, 0), count)])
             return
+        order = np.arange(count)
+        if self._world.reverses and not self._space.uses_locks:
+            order = order[::-1]
         for start in range(0, count, step):
-            yield np.arange(start, min(start + step, count))
+            yield order[start : start + step]
 
     def _argument(self, name: str, x: Any) -> Any:
         while isinstance(x, tl.constexpr):

@@ -47,6 +47,7 @@ class World:
 
     Attributes:
         lifts: whether every float of a kernel is held in float64; otherwise each is rounded as on the device.
+        reverses: whether the last program of a launch runs first; not where programs wait for each other.
         config: which of its configurations an autotuner takes, modulo their number.
         is_wide: if it does not lift, whether floats shorter than float32 are rounded in memory alone.
         simulates: whether tensors are on "meta", so huge ones take no memory: kernels load zeros, the first program
@@ -61,11 +62,13 @@ class World:
         ways: file and line of each `if` that ran, and whether its condition was "true" or "false"; of each loop
             that is not unrolled, and whether it ran "never", "once" or "again".
         bare_loads: file and line of loads without `other` in which lanes were masked off.
+        atomics: file and line of atomic operations.
     """
 
     lifts: bool = True
     is_wide: bool = False
     simulates: bool = False
+    reverses: bool = False
     config: int = 0
     processors: int = 2
     shared_memory: int = 232448
@@ -76,6 +79,7 @@ class World:
     configurations: int = 1
     ways: set[Way] = field(default_factory=set)
     bare_loads: set[tuple[str, int]] = field(default_factory=set)
+    atomics: set[tuple[str, int]] = field(default_factory=set)
 
 
 _current = World()

@@ -3,7 +3,8 @@
 ## What it finds
 The kernels of the function are interpreted, and the programs that read and write each element are recorded. It is a
 race if two programs, or two lanes of one, store different values in one element, or if one changes what another has
-read or reads what another has stored, without an atomic operation.
+read or reads what another has stored, without an atomic operation. Kernels with atomic operations are run once more,
+the last program first: a result that differs by more than rounding depends on the order as well.
 
 ## Why it hurts
 Programs run in any order and at once. The result depends on their timing: it is right in a test with one block, and
@@ -76,7 +77,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.rules._kernels import irregularities
+from pullback.check.kernel_runs import kernel_runs, run_in_world
+from pullback.check.rules._kernels import at_line, differing, first_difference, irregularities, shown_line
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
@@ -86,8 +88,31 @@ if TYPE_CHECKING:
 _HINT = "use an atomic operation, or give each program an element of its own and add these up afterwards"
 
 
+_ORDER_HINT = (
+    "let no program's result depend on which came first: sums of atomic additions may, by rounding, and no more"
+)
+
+
 def _run(audit: Audit) -> Iterator[Finding]:
-    yield from irregularities(audit, "PB902", "data-race", _HINT)
+    found = list(irregularities(audit, "PB902", "data-race", _HINT))
+    yield from found or (_of_order(audit) if audit.run_difference is None else ())
+
+
+def _of_order(audit: Audit) -> Iterator[Finding]:
+    """Yield the finding that the result depends on the order of the programs."""
+    for run in kernel_runs(audit):
+        if not run.world.atomics:
+            continue
+        audit.events.beat()
+        other = run_in_world(audit, run.case, reverses=True)
+        where = None if other is None else first_difference(run, other)
+        if where is not None:
+            lines = sorted(run.world.atomics)
+            shown = ", ".join(shown_line(*line) for line in lines)
+            what = f"the result of atomic operations ({shown}) is another if the last program runs first"
+            finding = differing(audit, "PB902", run, where, ("", "reverses=True"), what, _ORDER_HINT)
+            yield at_line(audit, finding, *lines[0])
+            return
 
 
 RULE = Rule(__doc__, runtime=_run, shrinks=False, early=1, needs_repeatable=False, of_weights="alone")

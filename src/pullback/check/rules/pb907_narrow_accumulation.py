@@ -3,7 +3,8 @@
 ## What it finds
 The kernels are interpreted with their numbers rounded as on the device, on float32 and on bfloat16 inputs, and once
 more with every number of fewer than 32 bits rounded in memory alone and held in float32 elsewhere. Both are compared
-with float64. The rule reports an output or a gradient whose error is several times that of the second run.
+with float64. The rule reports an output or a gradient whose error is several times that of the second run. An info
+tells by how much atomic additions of float32 make the result depend on the order of the programs.
 
 ## Why it hurts
 A sum of a thousand terms in float16 or bfloat16 stops growing when a term is below half a unit in the last place of
@@ -80,6 +81,7 @@ from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.kernel_runs import KernelRun, kernel_runs, run_in_world
+from pullback.check.rules._kernels import at_line, shown_line
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
@@ -90,6 +92,7 @@ _TIMES = 4.0
 """How much larger an error has to be than that of the same kernel in float32."""
 _ULPS = 2.0
 """And than so many units in the last place of the largest element."""
+_EXACT = "for results that are the same in each run, let each program write a part of its own, and add the parts up"
 _HINT = "accumulate in float32: tl.zeros(..., dtype=tl.float32), and convert when the result is stored"
 
 
@@ -109,6 +112,32 @@ def _run(audit: Audit) -> Iterator[Finding]:
             if (found := _lost(audit, case, index, len(exact.outputs), dtype, rounded, better, right)) is not None:
                 yield found
                 return
+    yield from _of_order(audit, _in(case, torch.float32))
+
+
+def _of_order(audit: Audit, case: Case) -> Iterator[Finding]:
+    """Yield an info if results of float32 depend on which program comes first."""
+    one, other = (run_in_world(audit, case, lifts=False, reverses=first) for first in (False, True))
+    if one is None or other is None or not one.world.atomics:
+        return
+    epsilon = torch.finfo(torch.float32).eps
+    for index, (there, here, _) in enumerate(_together(one, other, one)):
+        unit = float(there.abs().max()) * epsilon
+        if there.shape == here.shape and unit and (change := float((there - here).abs().max()) / unit) > 0:
+            lines = sorted(one.world.atomics)
+            what = (
+                f"output {index}"
+                if index < len(one.outputs)
+                else f"gradient of {audit.names[index - len(one.outputs)]}"
+            )
+            shown = ", ".join(shown_line(*line) for line in lines)
+            message = (
+                f"{what} of float32 inputs differs by {change:.2g} ulp of its largest element with the order of atomics"
+            )
+            yield at_line(
+                audit, audit.finding("PB907", "info", "unstable", f"{message} ({shown})", hint=_EXACT), *lines[0]
+            )
+            return
 
 
 def _in(case: Case, dtype: torch.dtype) -> Case:

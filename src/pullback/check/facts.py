@@ -185,7 +185,7 @@ class ExampleFacts:
             unit,
             most,
             should_continue,
-            self.is_slow,
+            self.is_slow or self.subject.is_interpreted,  # whose float64 is exact, and takes milliseconds
         )
         known: FirstOrder | None = vars(self).get("base_result")  # which is compared before its variants
         if result is None or known is None or not case.is_variant or case.extreme:

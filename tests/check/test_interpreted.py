@@ -52,6 +52,7 @@ def printed_by(code):
         ("WrongTail", {("PB101", "error")}),
         ("OutOfBounds", {("PB901", "error")}),
         ("WrongOrder", {("PB902", "error")}),
+        ("WithoutPadding", {("PB904", "warning")}),
     ],
 )
 def test_function_of_a_file(name, expected):

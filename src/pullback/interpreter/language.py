@@ -406,7 +406,9 @@ def load(
             return load_tensor_descriptor(m, pointer, mask)
         address, inside = pointer.addresses(m, boundary_check)
         fill = {"zero": 0.0, "nan": np.nan}.get(padding_option)
-        return _loaded(m, address, inside, fill)
+        if fill is None and inside is not None and not inside.data.all():
+            m.world.unpadded_loads.add(m.place())
+        return _loaded(m, address, inside, m.world.padding if fill is None else fill)
     if not isinstance(pointer, Value) or not pointer.dtype.is_ptr():
         raise KernelError("load from what is not a pointer")
     if is_number(mask) and mask:

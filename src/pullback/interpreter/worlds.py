@@ -55,6 +55,7 @@ class World:
         processors: number of multiprocessors of the device that the host's code asks about.
         shared_memory: bytes of memory that a multiprocessor's programs share.
         undefined: what masked-off lanes of a load without `other` hold.
+        padding: what a block pointer without `padding_option` gives beyond its bounds.
         irregularities: the first of each kind at each line.
         launches: number of launches.
         blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
@@ -62,6 +63,7 @@ class World:
         ways: file and line of each `if` that ran, and whether its condition was "true" or "false"; of each loop
             that is not unrolled, and whether it ran "never", "once" or "again".
         bare_loads: file and line of loads without `other` in which lanes were masked off.
+        unpadded_loads: those of block pointers without `padding_option` that leave their bounds.
         atomics: file and line of atomic operations.
     """
 
@@ -73,12 +75,14 @@ class World:
     processors: int = 2
     shared_memory: int = 232448
     undefined: float = 0.0
+    padding: float = 0.0
     irregularities: list[Irregularity] = field(default_factory=list)
     launches: int = 0
     blocks: set[int] = field(default_factory=set)
     configurations: int = 1
     ways: set[Way] = field(default_factory=set)
     bare_loads: set[tuple[str, int]] = field(default_factory=set)
+    unpadded_loads: set[tuple[str, int]] = field(default_factory=set)
     atomics: set[tuple[str, int]] = field(default_factory=set)
 
 

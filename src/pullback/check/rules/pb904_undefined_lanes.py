@@ -2,7 +2,8 @@
 
 ## What it finds
 `tl.load` with a mask but without `other` leaves the lanes that are masked off undefined. The kernels of the function
-are interpreted twice, with 0 and with 1000 in these lanes. An output or a gradient that differs depends on them.
+are interpreted twice, with 0 and with 1000 in these lanes. An output or a gradient that differs depends on them. The
+same holds for block pointers without `padding_option`, beyond their bounds: there it is a warning.
 
 ## Why it hurts
 The lanes often hold zeros, so that a sum over the block is right in a test. With another version of the compiler, or
@@ -65,10 +66,11 @@ class Energy(torch.autograd.Function):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pullback.check.kernel_runs import kernel_runs, run_in_world
+from pullback.check.kernel_runs import KernelRun, kernel_runs, run_in_world
 from pullback.check.rules._kernels import at_line, differing, first_difference, shown_line
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
@@ -77,22 +79,32 @@ if TYPE_CHECKING:
     from pullback.check.audit import Audit
 
 _OTHER = 1e3
-_HINT = "give the load an `other` that is neutral for what follows: 0 for a sum, -inf for a maximum"
+_HINT = "give the load an `other`, or a `padding_option`, that is neutral: 0 for a sum, -inf for a maximum"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    kinds = [("undefined", "bare_loads"), ("padding", "unpadded_loads")]
     for run in kernel_runs(audit):
-        audit.events.beat()
-        loads = sorted(run.world.bare_loads)
-        other = run_in_world(audit, run.case, undefined=_OTHER) if loads else None
-        where = None if other is None else first_difference(run, other)
-        if where is None:
-            continue
-        lines = ", ".join(shown_line(*load) for load in loads)
-        what = f"lanes that a load without `other` leaves undefined ({lines}) reach the result, by {_OTHER:g} for 0"
-        finding = differing(audit, "PB904", run, where, ("undefined=0.0", f"undefined={_OTHER}"), what, _HINT)
-        yield at_line(audit, finding, *loads[0])
-        return
+        for setting, loads in kinds:
+            if (found := _dependent(audit, run, setting, sorted(getattr(run.world, loads)))) is not None:
+                yield found
+                return
+
+
+def _dependent(audit: Audit, run: KernelRun, setting: str, loads: Sequence[tuple[str, int]]) -> Finding | None:
+    """Return the finding that the result depends on what some loads leave undefined."""
+    audit.events.beat()
+    other = run_in_world(audit, run.case, **{setting: _OTHER}) if loads else None
+    where = None if other is None else first_difference(run, other)
+    if where is None:
+        return None
+    lines = ", ".join(shown_line(*load) for load in loads)
+    missing = "`other`" if setting == "undefined" else "`padding_option`"
+    what = f"lanes that a load without {missing} leaves undefined ({lines}) reach the result, by {_OTHER:g} for 0"
+    finding = differing(audit, "PB904", run, where, (f"{setting}=0.0", f"{setting}={_OTHER}"), what, _HINT)
+    if setting == "padding":  # devices give zeros there
+        finding = replace(finding, severity="warning")
+    return at_line(audit, finding, *loads[0])
 
 
 RULE = Rule(__doc__, runtime=_run, shrinks=False, early=1, of_weights="alone")

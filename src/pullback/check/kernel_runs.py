@@ -152,7 +152,17 @@ def steered_variants(audit: Audit) -> Iterator[tuple[Case, Case | None]]:
     yield from ((run.case, run.numeric) for run in first if run.case.label in known)
     for case, numeric in variants_of(audit):
         if case.label not in known and not any(case is given for given in audit.given):
-            yield case, numeric
+            yield _doubted(audit, case), numeric
+
+
+def _doubted(audit: Audit, case: Case) -> Case:
+    """Return a variant, as doubtful if it breaks a relation between sizes that interpreted kernels may rely on."""
+    before, after = audit.base.all_tensors, case.all_tensors
+    kept = all(before[p].shape == after[p].shape for p in before.keys() & after.keys())
+    is_empty = any(t.shape and not t.numel() for t in after.values())
+    if kept or is_empty or not audit.subject.is_interpreted or sizes.fit(audit.base, case):
+        return case
+    return replace(case, doubtful=True)
 
 
 def _kind(case: Case) -> tuple[Any, ...]:

@@ -304,8 +304,8 @@ class BlockPointer:
 
     @property
     def dtype(self) -> Any:
-        """The type of what it points to."""
-        return self.base.dtype.element_ty
+        """The type that kernels ask for: of an element, if it is a descriptor, else of a pointer to one."""
+        return self.base.dtype.element_ty if self.is_descriptor else self.base.dtype
 
     @property
     def block_shape(self) -> tuple[int, ...]:
@@ -315,7 +315,7 @@ class BlockPointer:
     @property
     def type(self) -> Any:
         """The type as kernels ask for its `element_ty`."""
-        return tl.pointer_type(tl.block_type(self.dtype, list(self.block)))
+        return tl.pointer_type(tl.block_type(self.base.dtype.element_ty, list(self.block)))
 
     def parts(self) -> list[Value]:
         """The values that it holds."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -96,10 +98,29 @@ def world() -> World:
 
 @contextmanager
 def inside(another: World) -> Iterator[World]:
-    """Run kernels in another world."""
+    """Run kernels in another world; what code has cached about the device is forgotten if it is another one."""
     global _current
     before, _current = _current, another
+    is_moved = (another.processors, another.shared_memory) != (before.processors, before.shared_memory)
+    if is_moved:
+        _forget()
     try:
         yield another
     finally:
         _current = before
+        if is_moved:
+            _forget()
+
+
+_NOT_ASKING = sys.stdlib_module_names | {"torch", "triton", "numpy", "scipy", "pullback"}
+"""Packages whose caches are kept."""
+
+
+def _forget() -> None:
+    """Clear the caches of functions of libraries: a function that asks for the device is often asked once."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _NOT_ASKING - {"__main__"}:
+            continue
+        for value in list(getattr(module, "__dict__", {}).values()):
+            if isinstance(value, functools._lru_cache_wrapper):
+                value.cache_clear()

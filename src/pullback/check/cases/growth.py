@@ -161,6 +161,8 @@ def broken_tail(t: Tensor, dims: Sequence[int], size: int, tolerance: float) -> 
         later, earlier = t.narrow(dim, size, t.shape[dim] - size), t.narrow(dim, 0, t.shape[dim] - size)
         kept = (later == earlier) | (later.isnan() & earlier.isnan()) | ((later - earlier).abs() <= tolerance * scale)
         broken = (~kept).movedim(dim, 0)
+        if not broken.numel():
+            continue
         differing = broken.reshape(len(broken), -1).any(1)
         before = int(differing.int().argmax())
         period = differing[before : before + size]

@@ -31,6 +31,8 @@ _OF_TORCH = torch.dtype | torch.Size | torch.layout | torch.memory_format
 def literal(t: Tensor) -> str:
     """An expression that rebuilds a tensor: exact values, layout, and strides unless it is contiguous."""
     dtype = f"dtype={t.dtype}"
+    if t.is_meta:
+        return f"torch.empty({tuple(t.shape)}, {dtype}, device='meta')"
     if t.layout is not torch.strided:
         return f"{literal(t.detach().to_dense())}.to_sparse(layout={t.layout})"
     if t.is_conj():

@@ -107,8 +107,19 @@ def _elements_with(case: Case, change: dict[int, int]) -> int:
 def keeps_sizes(base: Case, case: Case) -> bool:
     """Whether the sizes of a variant fit each other if those of the example do.
 
-    Sizes that are equal there, in whatever tensors and numbers, are equal; a size that is a product or a multiple of
-    others still is. Whole numbers in tensors may count or index any dimension: beside them no size has changed.
+    Whole numbers in tensors may count or index any dimension: beside them no size has changed.
+    """
+    if not fit(base, case):
+        return False
+    after = case.all_tensors
+    same = all(t.shape == after[p].shape for p, t in base.all_tensors.items() if p in after)
+    return same or not any(map(_counts, case.values))
+
+
+def fit(base: Case, case: Case) -> bool:
+    """Whether sizes that are equal in the example, in whatever tensors and numbers, are equal in a variant.
+
+    A size that is a product or a multiple of others still is.
     """
     before, after = base.all_tensors, case.all_tensors
     if case.doubtful or any(t.shape and not t.numel() for t in after.values()):
@@ -128,7 +139,7 @@ def keeps_sizes(base: Case, case: Case) -> bool:
     if not moved:
         return True
     divides = all(new % m == 0 for n, m in numbers for old, new in moved.items() if old % n == 0)
-    return divides and _keeps_products({**change, **dict(numbers)}) and not any(map(_counts, case.values))
+    return divides and _keeps_products({**change, **dict(numbers)})
 
 
 def _keeps_products(change: dict[int, int]) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 import pullback
 from pullback.check.case import make_case
-from pullback.check.cases.sizes import around_blocks, keeps_sizes, parted_sizes, resized
+from pullback.check.cases.sizes import around_blocks, keeps_ratios, keeps_sizes, parted_sizes, resized
 from pullback.check.find.discover import discover
 from pullback.check.find.kernels import _file_uses_triton, _module_uses_triton
 from pullback.check.run_audit import unaudited
@@ -231,3 +231,10 @@ def test_products_and_indices_do_not_change_alone():
     assert not keeps_sizes(labels, resized(labels, {3: 17}))
     square = case(torch.randn(4, 4))
     assert not any(keeps_sizes(square, found) for found in parted_sizes(square))
+
+
+def test_a_multiple_of_another_size_does_not_change_alone():
+    packed = case(torch.randn(3, 8), torch.randn(4))
+    assert keeps_ratios(packed, resized(packed, {3: 5}))
+    assert keeps_ratios(packed, resized(packed, {4: 6, 8: 12}))
+    assert not keeps_ratios(packed, resized(packed, {8: 17}))

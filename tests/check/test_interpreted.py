@@ -71,6 +71,15 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
 
 
 @needs_interpreter
+def test_nan_of_excess_lanes_is_an_error():
+    x = torch.rand(2, 5, dtype=torch.float64) + 0.1
+    (found,) = (f for f in pullback.check(f"{FILE}:Entropy", x, select="PB101", budget=3).findings if f.rule == "PB101")
+    assert (found.severity, found.message) == (
+        "error", "the output is not finite on the example, and finite with size 5 -> 8"
+    )  # fmt: skip
+
+
+@needs_interpreter
 def test_search_leads_kernels_to_a_branch_in_the_second_round_of_a_loop():
     x = torch.randn(2, 3, dtype=torch.float64)
     report = pullback.check(f"{FILE}:WrongFarAway", x, select=("PB101", "PB908"), budget=5)

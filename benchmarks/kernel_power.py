@@ -2,8 +2,8 @@
 
 Runs the right Functions of `tests/check/triton_functions` and their mutants through `pullback.check(function, *inputs)`
 with one small example each, as a user would. A finding of severity error kills a mutant; on a right Function it is a
-false alarm. A mutant that only rounds worse is killed by the warning that says so, PB907. Mutants that are wrong forward
-and backward alike are given the formula as well, as `reference=`.
+false alarm. A mutant that only rounds worse is killed by the warning that says so, PB907. Mutants that are wrong
+forward and backward alike are given the formula as well, as `reference=`.
 
     python benchmarks/kernel_power.py [--only TEXT] [--right] [--budget S] [--json FILE]
 """

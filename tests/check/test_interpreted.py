@@ -13,7 +13,7 @@ import torch
 
 import pullback
 from pullback.check.case import make_case
-from pullback.check.cases.sizes import around_blocks, keeps_sizes, parted_sizes, resized
+from pullback.check.cases.sizes import around_blocks, keeps_ratios, keeps_sizes, parted_sizes, resized
 from pullback.check.find.discover import discover
 from pullback.check.find.kernels import _file_uses_triton, _module_uses_triton
 from pullback.check.run_audit import unaudited
@@ -70,6 +70,15 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
     assert reported(report) == expected
     with pytest.raises(TypeError, match="on a GPU"):  # this process has not entered
         swish_by_triton.Swish.apply(X)
+
+
+@needs_interpreter
+def test_nan_of_excess_lanes_is_an_error():
+    x = torch.rand(2, 5, dtype=torch.float64) + 0.1
+    (found,) = (f for f in pullback.check(f"{FILE}:Entropy", x, select="PB101", budget=3).findings if f.rule == "PB101")
+    assert (found.severity, found.message) == (
+        "error", "the output is not finite on the example, and finite with size 5 -> 8"
+    )  # fmt: skip
 
 
 @needs_interpreter
@@ -233,3 +242,10 @@ def test_products_and_indices_do_not_change_alone():
     assert not keeps_sizes(labels, resized(labels, {3: 17}))
     square = case(torch.randn(4, 4))
     assert not any(keeps_sizes(square, found) for found in parted_sizes(square))
+
+
+def test_a_multiple_of_another_size_does_not_change_alone():
+    packed = case(torch.randn(3, 8), torch.randn(4))
+    assert keeps_ratios(packed, resized(packed, {3: 5}))
+    assert keeps_ratios(packed, resized(packed, {4: 6, 8: 12}))
+    assert not keeps_ratios(packed, resized(packed, {8: 17}))

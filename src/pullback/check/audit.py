@@ -115,7 +115,7 @@ class Audit(ExampleFacts):
         for case, numeric in steered_variants(self):
             if not self.has_time(share) or self._would_be_late():
                 return
-            if self.leaves_out(case):
+            if self.leaves_out(case) or intent.of_option(self.subject, case) is not None:
                 continue
             others = skip_inputs | doubtful if case.doubtful else skip_inputs
             in_time = functools.partial(self.has_time, max(share, 1.0))
@@ -224,7 +224,7 @@ class Audit(ExampleFacts):
         is_own = reason is not None and reason is self.own_intent and reason.sign == "identity"
         if is_own and not intent.is_unchanged(result.run, result.case.tensors):
             reason = None
-        return reason or flat or self._bound(result)
+        return reason or flat or self._bound(result) or intent.of_option(self.subject, result.case)
 
     def _bound(self, result: FirstOrder) -> Intent | None:
         found = intent.bound(result, self.subject.name)

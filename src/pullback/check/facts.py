@@ -16,6 +16,7 @@ from pullback.check.cases import layouts
 from pullback.check.cases.domain import Domain
 from pullback.check.cases.growth import Growth, growths
 from pullback.check.cases.repro import bind_outs
+from pullback.check.cases.words import Words, words_in
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative import intent
 from pullback.check.derivative.agreement import TensorDifference, difference, nonlinearity
@@ -114,6 +115,11 @@ class ExampleFacts:
     def base_run(self) -> ForwardRun:
         """The forward of the working example. Its graph may be used up."""
         return forward(self.subject, self.base)
+
+    @functools.cached_property
+    def words(self) -> Words:
+        """Words that the subject's module compares its arguments with, by the names of these."""
+        return words_in(self.subject.source.file) if self.subject.source else {}
 
     @functools.cached_property
     def blocks(self) -> Set[int]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases import sizes, values
+from pullback.check.cases.words import Words
 from pullback.check.find.kernels import recording
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
@@ -108,7 +109,7 @@ class _Search:
                 if run.new and numeric is None:
                     found.append(run)
         for run in found:  # which grows
-            for case in _further(run):
+            for case in _further(run, self._audit.words):
                 if not self._has_time(_SHARES[1]):
                     return
                 if (more := self._run(case)) is not None and more.new:
@@ -133,12 +134,12 @@ class _Search:
         return replace(run, new=new)
 
 
-def _further(run: KernelRun) -> Iterator[Case]:
+def _further(run: KernelRun, words: Words) -> Iterator[Case]:
     """Yield variants of the call of a run: other sizes, among them those beyond large blocks, and other numbers."""
     found = chain(
         sizes.beyond_blocks(run.case, run.world.blocks),
         sizes.around_blocks(run.case, run.world.blocks),
-        values.other_numbers(run.case),
+        values.other_numbers(run.case, words),
     )
     before = f"{run.case.label}, " if run.case.is_variant else ""
     return (replace(case, label=before + case.label) for case in found)
@@ -151,8 +152,21 @@ def steered_variants(audit: Audit) -> Iterator[tuple[Case, Case | None]]:
     yield from ((given, None) for given in audit.given)
     yield from ((run.case, run.numeric) for run in first if run.case.label in known)
     for case, numeric in variants_of(audit):
-        if case.label not in known and not any(case is given for given in audit.given):
-            yield _doubted(audit, case), numeric
+        if case.label in known or any(case is given for given in audit.given) or _misfits(audit, case):
+            continue
+        yield _doubted(audit, case), numeric
+
+
+def _misfits(audit: Audit, case: Case) -> bool:
+    """Whether a variant's sizes do not fit each other, since kernels that check nothing leave the bounds with them.
+
+    They then read what is not theirs, from which no gradient is right.
+    """
+    if not audit.subject.is_interpreted or sizes.keeps_ratios(audit.base, case) or audit.leaves_out(case):
+        return False
+    with audit.events.of_first_order(case.describe(), audit.subject, case):
+        run = run_in_world(audit, case)
+    return run is not None and any(one.kind == "out-of-bounds" for one in run.world.irregularities)
 
 
 def _doubted(audit: Audit, case: Case) -> Case:

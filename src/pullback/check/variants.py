@@ -25,16 +25,17 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     That is `None` if the derivative is taken on the variant itself.
     """
     base = audit.base
+    options = values.other_numbers(with_defaults(audit), audit.words)
     for given in audit.given:
         yield given, None
     for case in without_optional(audit):
         yield case, None
     for cases in (
-        *([values.other_numbers(with_defaults(audit))] if audit.blocks else ()),  # each option is a kernel of its own
+        *([options] if audit.blocks else ()),  # each is a kernel of its own
         sizes.around_blocks(base, audit.blocks),
         values.other_values(base),
         values.shared(base, constant_inputs(audit)),
-        *([] if audit.blocks else [values.other_numbers(with_defaults(audit))]),
+        *([] if audit.blocks else [options]),
         sizes.other_sizes(base),
         with_one_between(audit),
         with_another_batch(audit),

@@ -29,6 +29,11 @@ _EMPTY = {
 }  # fmt: skip
 _NARROWING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 _PRODUCTS = {torch.mm, torch.bmm, torch.addmm, torch.baddbmm}
+_NUMBERS = {
+    torch.Tensor.item: 1, torch.Tensor.__int__: 1, torch.Tensor.__index__: 1, torch.Tensor.__float__: 1.0,
+    torch.Tensor.__bool__: True, torch.equal: False,
+}  # fmt: skip
+"""What host code reads from tensors without memory: counts of 1, and that what it asserts holds."""
 _GPU = torch.device("cuda", 0)
 _NAME = "NVIDIA H100 (interpreted)"
 _METHODS = ("forward", "backward", "setup_context", "jvp", "vjp")
@@ -58,6 +63,8 @@ class Host(TorchFunctionMode):
             return True
         if func == _DEVICE:
             return _GPU
+        if self._device == "meta" and func in _NUMBERS:
+            return _NUMBERS[func]
         if self._lifts:
             if func == _DTYPE:
                 true = func(*args)

@@ -32,6 +32,14 @@ def test_loop_to_convergence_counts_as_iteration():
     assert not iterates(subject_of(torch.sin), case_of(torch.sin, normal(5)), case_of(torch.sin, normal(5)))
 
 
+def test_another_option_is_no_iteration():
+    def loss(x, reduction):
+        return x.exp() if reduction == "none" else x.exp().sum()
+
+    mean, none = (case_of(loss, normal(5), word) for word in ("mean", "none"))
+    assert not iterates(subject_of(loss), mean, none)
+
+
 def of_root(tolerance, factor=1.0):
     class Root(Function):
         @staticmethod

@@ -218,3 +218,7 @@ def test_reproduction_of_a_random_function_seeds_before_each_call():
     code = script(subject_of(everything), case, ["def call(x):", "    return fn(x)", "first = call(out)"], seed=7)
     assert code.count("torch.manual_seed(7)\n") == 2
     assert "torch.manual_seed(7)\nout = fn(x)" in code
+
+
+def test_tensor_without_memory_is_rebuilt_without():
+    assert literal(torch.empty(3, 2, device="meta")) == "torch.empty((3, 2), dtype=torch.float32, device='meta')"

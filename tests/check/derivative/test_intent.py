@@ -519,3 +519,28 @@ def test_mention_of_a_scale_or_denied_intent_excuses_nothing(docstring, is_meant
     wrong = type("Bent", (function(torch.tanh, lambda g, x: g),), {"__doc__": docstring})
     found = {f.severity for f in pullback.check(wrong, normal(5), select="PB101").findings}
     assert found == ({"warning"} if is_meant else {"error"})
+
+
+class Loss(torch.autograd.Function):
+    """Sum of the exponentials.
+
+    weighted (bool): whether to multiply each by itself (detached).
+    squared (bool): whether to square each.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weighted=False, squared=False):
+        y = x.exp()
+        ctx.save_for_backward(y * y if weighted else y)
+        return (y * y if weighted or squared else y).sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None, None
+
+
+def test_factor_that_a_flag_brings_in_detached_is_intended():
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    found = pullback.check(Loss, x, select="PB101").findings
+    assert {(f.severity, "squared" in f.message) for f in found if f.rule == "PB101"} >= {("error", True)}
+    assert not any("weighted = True" in f.message for f in found if f.severity == "error")

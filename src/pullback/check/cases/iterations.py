@@ -46,13 +46,19 @@ def iterates(subject: Subject, case: Case, variant: Case) -> bool:
     Args:
         subject: the function.
         case: an example, run unchanged and with scaled values.
-        variant: another one; it counts if its tensors have the same shapes.
+        variant: another one; it counts if its tensors have the same shapes and its flags and words are the same: with
+            others, other operations run.
     """
     others = [case.map_inputs(lambda t, by=factor: by * t, case.label) for factor in _FACTORS]  # type: ignore[misc]
-    if [v.shape for v in variant.tensors] == [v.shape for v in case.tensors]:
+    if [v.shape for v in variant.tensors] == [v.shape for v in case.tensors] and _options(variant) == _options(case):
         others.append(variant)
     counts = {_operations(subject, other) for other in others}
     return len(counts - {None}) > 1
+
+
+def _options(case: Case) -> list[object]:
+    """Return the flags and words of a call; numbers may be tolerances."""
+    return [v if isinstance(v, bool | str) else None for v in case.values]
 
 
 def _operations(subject: Subject, case: Case) -> int | None:

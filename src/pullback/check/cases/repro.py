@@ -35,6 +35,8 @@ def literal(t: Tensor) -> str:
         return f"torch.empty({tuple(t.shape)}, {dtype}, device='meta')"
     if t.layout is not torch.strided:
         return f"{literal(t.detach().to_dense())}.to_sparse(layout={t.layout})"
+    if t.is_meta:
+        return f"torch.empty({tuple(t.shape)}, {dtype}, device='meta')"
     if t.is_conj():
         return f"{literal(t.conj())}.conj()"
     if t.numel() == 0:

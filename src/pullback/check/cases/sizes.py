@@ -142,6 +142,17 @@ def fit(base: Case, case: Case) -> bool:
     return divides and _keeps_products({**change, **dict(numbers)})
 
 
+def keeps_ratios(base: Case, case: Case) -> bool:
+    """Whether each size of a variant that was a multiple of another, such as that of two matrices in one, still is."""
+    change: dict[int, int] = {}
+    for p in base.all_tensors.keys() & case.all_tensors.keys():
+        for old, new in zip(base.all_tensors[p].shape, case.all_tensors[p].shape, strict=False):
+            if change.setdefault(old, new) != new:
+                return False
+    pairs = ((a, b) for a in change for b in change if 1 < a < b and b % a == 0)
+    return all(change[b] * a == change[a] * b for a, b in pairs)
+
+
 def _keeps_products(change: dict[int, int]) -> bool:
     """Whether each size that is the product of two others still is."""
     olds = [old for old in change if old > 1]

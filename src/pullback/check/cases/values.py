@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.sizes import resized
 from pullback.check.cases.structure import is_fixed, is_permutation, is_structured
 from pullback.check.cases.templates import DISTANCES, SMOOTH
+from pullback.check.cases.words import Words
 from pullback.dtypes import has_derivative
 
 TINY = "tiny values"
@@ -50,16 +52,24 @@ _FIRST = re.compile(r"start|begin|offset|shift|skip")
 """Matches names of whole numbers that count from 0: where a range begins."""
 
 
-def other_numbers(case: Case) -> Iterator[Case]:
+def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[Case]:
     """Yield the case with one non-tensor argument changed: a float halved or no longer 0, a flag flipped, another dim.
 
     With an argument at its default, errors of the backward for other values do not show.
+
+    Args:
+        case: the call.
+        words: what may be given for a word among the arguments, by its name.
     """
     dims = {t.ndim for t in case.all_tensors.values()}
     for position, value in enumerate(case.values):
         name = case.names[position]
         if isinstance(value, bool):
             yield case.with_values({position: not value}, f"{name} = {not value}")
+        elif isinstance(value, str):
+            for word in words.get(name.rpartition(".")[2], ()):
+                if word != value:
+                    yield case.with_values({position: word}, f"{name} = {word!r}")
         elif isinstance(value, float) and math.isfinite(value):
             other = value / 2 or _SWITCHED_ON
             yield case.with_values({position: other}, f"{name} = {other:g}")

@@ -149,6 +149,21 @@ def declared(subject: Subject) -> Intent | None:
     return None
 
 
+_CUTS = re.compile(r"\bdetach(ed|es)?\b|\bstop[- ]?grad\w*|\bno[- ]grad\w*", re.IGNORECASE)
+
+
+def of_option(subject: Subject, case: Case) -> Intent | None:
+    """Return an intent that the documentation of a flag states, if a call sets it: it brings in a detached factor."""
+    if subject.source is None:
+        return None
+    lines = f"{docstring(subject)}\n{remarks(subject.source)}".splitlines()
+    for name in (name for name, value in zip(case.names, case.values, strict=True) if value is True):
+        told = [line for line in lines if re.match(rf"\W*(param )?{re.escape(name)}\b", line)]
+        if match := next(filter(None, map(_CUTS.search, told)), None):
+            return Intent("worded", f"the documentation of {name} says {match.group(0)!r}")
+    return None
+
+
 def _explicit(text: str) -> re.Match[str] | None:
     """The first words that declare an intent and are not negated."""
     found = _EXPLICIT.finditer(text)

@@ -124,6 +124,7 @@ from typing import TYPE_CHECKING
 from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.repro import bind, call_text
+from pullback.check.cases.sizes import keeps_sizes, resized
 from pullback.check.cases.values import TINY
 from pullback.check.derivative.agreement import show, subscript
 from pullback.check.derivative.compare_input import Comparison
@@ -144,7 +145,7 @@ from pullback.check.find.source import FunctionSource
 from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import saved, text
-from pullback.check.trial import standard_cotangents
+from pullback.check.trial import Raised, forward, standard_cotangents
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
     """Yield the findings that need the example and all variants together."""
     if base is None:
         if audit.base_run.roots:
-            yield _inconclusive(audit, "the output is not finite on the example")
+            yield _of_excess_lanes(audit) or _inconclusive(audit, "the output is not finite on the example")
         return
     compared = [c for result in (base, *audit.variants) for c in result.comparisons if c.compared]
     undecided = bool(base.comparisons) and all(c.status == "inconclusive" for c in compared)
@@ -240,6 +241,27 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
     if audit.intent is None and not audit.base.required_property:
         yield from _off_symmetric(audit, base)
+
+
+_LANES = "the lanes of a block beyond the size count: mask them after the computation, too, with tl.where"
+
+
+def _of_excess_lanes(audit: Audit) -> Finding | None:
+    """Return the finding that an output is finite only where a size fills the block of an interpreted kernel."""
+    base = audit.base
+    if not all(bool(t.isfinite().all()) for t in base.tensors):
+        return None
+    smaller = sorted({size for t in base.tensors for size in t.shape if size > 1})
+    for size, block in ((size, block) for block in sorted(audit.blocks) for size in smaller if size < block):
+        case = resized(base, {size: block})
+        try:
+            filled = forward(audit.subject, case).roots if keeps_sizes(base, case) else []
+        except Raised:
+            continue
+        if filled and all(bool(out.isfinite().all()) for out in filled):
+            what = f"the output is not finite on the example, and finite with {case.label}"
+            return audit.finding("PB101", "error", "wrong", what, case=base, tail=["print(out)"], hint=_LANES)
+    return None
 
 
 def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:

@@ -3,16 +3,16 @@
 ## What it finds
 The function is called with tensors of more than 2³¹ elements, along the first dimension of its largest input. They are
 on PyTorch's "meta" device, without memory: the kernels' first program and their last ones run, with offsets as the
-device computes them, and all that is looked at is where they access memory. An offset that overflows is negative, or
-in another row.
+device computes them, and all that is looked at is where they access memory. An offset that overflows is negative.
 
 ## Why it hurts
 Offsets of 32 bits are enough for every test and for most models, until a batch of long sequences over a large
 vocabulary has 2³¹ elements. The kernel then reads and writes memory that is not its own, and seldom crashes.
 
 ## Limits
-A warning: many functions never see tensors of this size. One dimension is enlarged. Functions that read numbers from
-tensors on the host (`.item()`) cannot be called so. The rule needs Triton, and a machine without a GPU.
+A warning: many functions never see tensors of this size. One dimension is enlarged. Numbers that host code reads from
+tensors (`.item()`) are 1, and what kernels load is 0: offsets that are computed from loaded indices do not overflow.
+The rule needs Triton, and a machine without a GPU.
 
 ## Bad
 ```python
@@ -78,6 +78,7 @@ class Scale(torch.autograd.Function):
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -100,6 +101,8 @@ if TYPE_CHECKING:
 
 _ELEMENTS = 2**31 + 2**27
 """Enough for the last programs of a launch to start beyond 2³¹ elements."""
+_NEGATIVE = re.compile(r"(?:first|element) -\d")
+"""Matches an access that overflowed. One beyond the end is of sizes, or numbers, that do not fit the enlarged ones."""
 _HINT = "compute the offset in 64 bits: tl.program_id(0).to(tl.int64), or give the strides as int64"
 
 
@@ -110,7 +113,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if world is None or huge is None:
         return
     for found in world.irregularities:
-        if found.kind != "out-of-bounds" or (found.file, found.line) in ordinary:
+        is_overflow = found.kind == "out-of-bounds" and _NEGATIVE.search(found.what)
+        if not is_overflow or (found.file, found.line) in ordinary:
             continue
         shapes = ", ".join(str(tuple(t.shape)) for t in huge.tensors)
         where = f"kernel {found.kernel} ({shown_line(found.file, found.line)}), program {found.program}"

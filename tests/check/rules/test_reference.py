@@ -47,3 +47,20 @@ def test_reference_that_raises_decides_nothing():
     ((severity, message),) = found(Square, lambda x: x.no_such_method())
     assert severity == "info"
     assert "the reference raises" in message
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None
+
+
+def test_input_that_is_not_differentiated_is_not_compared():
+    x, w = normal(3).detach(), normal(3).detach()
+    assert found(Scaled, torch.mul, x, w) == []
+    assert found(Scaled, lambda x, w: 2 * x * w, x, w)

@@ -121,6 +121,8 @@ def _differences(audit: Audit, result: FirstOrder) -> Iterator[Finding]:
             lines = ["out_leaves = torch.utils._pytree.tree_leaves(out)", f"got = out_leaves[{k}]"]
         else:
             k -= len(outputs)
+            if value is None and not audit.base.is_asked and any(g is not None for g in result.gradients):
+                continue  # no differentiable input, unless PB107 says so
             name = f"the gradient of {audit.names[k]}"
             lines = [audit.outs, bind("g", result.cotangents)]
             lines.append(f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{k}]")

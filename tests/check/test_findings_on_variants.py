@@ -94,6 +94,16 @@ def test_exception_on_a_variant_is_a_warning_and_on_the_example_an_error():
     assert loud(pullback.check(doubles, torch.zeros(4, dtype=torch.float64), select="PB119")) == {("PB119", "error")}
 
 
+def test_name_without_a_value_is_an_error_on_a_variant():
+    def backward(g, x):
+        if bool((x != 0).all()):
+            factor = 2
+        return g * factor
+
+    doubles = function(lambda x: 2 * x, backward)
+    assert loud(pullback.check(doubles, normal(4), select="PB119")) == {("PB119", "error")}
+
+
 class Clip(Function):
     """Cuts off at two limits; where the lower one is above the upper one, it has no meaning."""
 

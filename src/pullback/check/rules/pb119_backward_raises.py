@@ -11,7 +11,7 @@ The error comes late: the forward and the evaluation work, and training stops at
 
 ## Limits
 - An error: on the example, on the example with other strides or in float32 and, unless it was guessed, in half
-  precision.
+  precision; on any variant, unless the example was guessed, if a name has no value (`NameError`).
 - A warning: on other values and sizes, which may not be valid inputs; a `NotImplementedError`.
 - An info: an index is out of bounds or a matrix singular in such a variant; an operation has no kernel for half
   precision; the backward rejects `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes
@@ -148,6 +148,8 @@ def _error_on(audit: Audit, case: Case) -> Raised | None:
 
 
 _OUT_OF_BOUNDS = re.compile(r"index -?\d+ is out of bounds|Expected index \[")
+_UNDEFINED = re.compile(r"the name '\w+' is not defined here$")
+"""Matches what the interpreter of kernels says of a name without a value."""
 _OF_THE_GUESS = re.compile(r"sparse|layout|unsupported|not supported|'NoneType' object is not callable", re.IGNORECASE)
 
 
@@ -180,6 +182,9 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
         return "warning"  # there is no backward, with a clear error
     if guessed and _OF_THE_GUESS.search(str(error.error)):
         return "warning"  # of another kind of tensor, or of a callable that was not given
+    is_a_slip = isinstance(error.error, NameError) or _UNDEFINED.search(str(error.error))
+    if is_a_slip and not guessed:
+        return "error"  # a name without a value is no refusal of the input
     is_plain = case.layout_only or case.label.startswith("float") or (is_half and not guessed)
     return "error" if is_plain or not case.is_variant else "warning"
 

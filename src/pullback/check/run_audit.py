@@ -274,7 +274,8 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     running = [rule for rule in chosen if rule.runtime is not None]
     left_out = []
     for rule in sorted((rule for rule in running if not rule.late), key=_priority):
-        if rule.is_of_contract or audit.has_time(_OVERDRAFT if rule.early else 1.0):
+        is_due = rule.is_of_contract or (rule.id in _OF_MEMORY and audit.subject.is_interpreted)
+        if is_due or audit.has_time(_OVERDRAFT if rule.early else 1.0):
             _run_rule(audit, rule, sink)
         else:
             left_out.append(rule.id)
@@ -289,6 +290,8 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     return left_out
 
 
+_OF_MEMORY = frozenset({"PB901", "PB902", "PB903"})
+"""Rules that only read the record of interpreted runs: one forward and backward shows most, whatever the budget is."""
 _OVERDRAFT = 2.0
 """Part of the budget until which early rules begin: the first derivative of a slow function takes all of it."""
 

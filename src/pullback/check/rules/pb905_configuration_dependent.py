@@ -77,10 +77,10 @@ def inputs():
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pullback.check.kernel_runs import kernel_runs, run_in_world
+from pullback.check.kernel_runs import KernelRun, kernel_runs, run_in_world
 from pullback.check.rules._kernels import differing, first_difference
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from pullback.check.audit import Audit
 
 _MOST = 4
-"""Number of calls that are compared."""
+"""Number of calls that are compared, and at most as many again that use larger blocks."""
 _DEVICES: list[tuple[str, dict[str, Any], str]] = [
     (
         "processors=7, shared_memory=92160",
@@ -104,7 +104,7 @@ _HINT = (
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    for run in kernel_runs(audit)[:_MOST]:
+    for run in _compared(kernel_runs(audit)):
         count = run.world.configurations
         others = [
             (f"config={n}", {"config": n}, f"with configuration {n} of {count} is not that with configuration 0")
@@ -117,6 +117,17 @@ def _run(audit: Audit) -> Iterator[Finding]:
             if where is not None:
                 yield differing(audit, "PB905", run, where, ("", source), f"the result {what}", _HINT)
                 return
+
+
+def _compared(runs: Sequence[KernelRun]) -> Iterator[KernelRun]:
+    """Yield the first runs, and those whose largest block is larger: on a smaller device it may be cut in two."""
+    yield from runs[:_MOST]
+    largest = max((max(run.world.blocks, default=0) for run in runs[:_MOST]), default=0)
+    more = 0
+    for run in runs[_MOST:]:
+        if more < _MOST and max(run.world.blocks, default=0) > largest:
+            largest, more = max(run.world.blocks), more + 1
+            yield run
 
 
 RULE = Rule(__doc__, runtime=_run, shrinks=False, early=1, of_weights="alone")

@@ -233,6 +233,11 @@ def test_variants_whose_sizes_fit_each_other():
     assert not keeps_sizes(base, base.with_values({1: torch.randn(1)}, "w with size 1"))
     assert not keeps_sizes(base, base.with_values({2: 4}, "n"))
     assert not keeps_sizes(base, resized(base, {5: 0}))
+    one_head = case(torch.randn(3, 4), torch.randn(3, 1, 4))
+    assert not keeps_sizes(one_head, resized(one_head, {1: 2, 3: 6, 4: 8}))
+    assert keeps_sizes(one_head, resized(one_head, {3: 6, 4: 8}))
+    grouped = case(torch.randn(3, 2, 7), torch.randn(3, 1, 7))
+    assert keeps_sizes(grouped, resized(grouped, {1: 2, 2: 4, 3: 6, 7: 14}))
 
 
 def test_products_and_indices_do_not_change_alone():

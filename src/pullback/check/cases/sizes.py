@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from types import FunctionType
 
@@ -138,8 +138,16 @@ def fit(base: Case, case: Case) -> bool:
     moved = {old: new for old, new in change.items() if old != new}
     if not moved:
         return True
+    if 1 in moved and _are_joined(before.values()):
+        return False
     divides = all(new % m == 0 for n, m in numbers for old, new in moved.items() if old % n == 0)
     return divides and _keeps_products({**change, **dict(numbers)})
+
+
+def _are_joined(tensors: Iterable[Tensor]) -> bool:
+    """Whether one tensor has another's shape without one of its sizes 1, as that of joined heads, if there is one."""
+    shapes = {tuple(t.shape) for t in tensors}
+    return any(shape[:k] + shape[k + 1 :] in shapes for shape in shapes for k, n in enumerate(shape) if n == 1)
 
 
 def keeps_ratios(base: Case, case: Case) -> bool:

@@ -122,6 +122,38 @@ class WrongFarAway(torch.autograd.Function):
 
 
 @triton.jit
+def square_kernel(x, factor, y, columns, IS_SLOPE: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0) * columns + i
+    a = tl.load(x + at, mask=i < columns, other=0.0)
+    g = tl.load(factor + at, mask=i < columns, other=0.0)
+    tl.store(y + at, 2 * g * a if IS_SLOPE else a * a, mask=i < columns)
+
+
+class WrongBeyondChunk(torch.autograd.Function):
+    """Squares, whose gradient is zero beyond the first chunk of a row."""
+
+    @staticmethod
+    def compute(x, factor, is_slope):
+        columns = x.shape[1]
+        block = min(128, triton.next_power_of_2(columns))
+        y = torch.zeros_like(x)
+        chunks = 1 if is_slope else triton.cdiv(columns, block)
+        square_kernel[(x.shape[0], chunks)](x, factor, y, columns, is_slope, block)
+        return y
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        return WrongBeyondChunk.compute(x, x, False)
+
+    @staticmethod
+    def backward(ctx, g):
+        return WrongBeyondChunk.compute(*ctx.saved_tensors, g.contiguous(), True)
+
+
+@triton.jit
 def take_turns_kernel(x, tickets, y, n):
     p = tl.program_id(0)
     turn = tl.atomic_add(tickets, 1)

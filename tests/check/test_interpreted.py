@@ -92,6 +92,14 @@ def test_search_leads_kernels_to_a_branch_in_the_second_round_of_a_loop():
 
 
 @needs_interpreter
+def test_search_goes_beyond_lengths_in_the_source():
+    x = torch.randn(2, 5, dtype=torch.float64)
+    report = pullback.check(f"{FILE}:WrongBeyondChunk", x, select="PB101", budget=20)
+    (wrong,) = (finding for finding in report.findings if finding.severity == "error")
+    assert "size 5 -> 129" in wrong.message
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

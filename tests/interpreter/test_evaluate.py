@@ -33,9 +33,12 @@ def test_loops_end_at_another_time_in_each_program():
     starts = torch.arange(1, 20, dtype=torch.int32)
     lengths = torch.full((19,), -1, dtype=torch.int32)
     world = launch(collatz, starts, lengths, 19, grid=(32,))
-    assert sorted(way for _, _, way in world.ways) == ["again", "false", "false", "true", "true"]
+    axes = ["one along axis 1", "one along axis 2"]
+    assert sorted(way for _, _, way in world.ways) == [
+        "again", "false", "false", *axes, "several along axis 0", "true", "true",
+    ]  # fmt: skip
     alone = launch(collatz, starts, lengths, 19, grid=(1,))  # of 1
-    assert sorted(way for _, _, way in alone.ways) == ["false", "never"]
+    assert sorted(way for _, _, way in alone.ways) == ["false", "never", "one along axis 0", *axes]
     launch(collatz, starts, lengths, 19, grid=(32,))
 
     def length(x: int) -> int:

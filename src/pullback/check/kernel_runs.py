@@ -17,7 +17,6 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases import sizes, values
-from pullback.check.cases.words import Words
 from pullback.check.find.kernels import recording
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pullback.check.audit import Audit
     from pullback.interpreter.worlds import Way, World
 
-_SHARES = (0.25, 0.35)
+_SHARES = (0.2, 0.4)
 """Shares of the budget that are spent when the variants of the example have run, and the variants of these."""
 
 
@@ -109,7 +108,7 @@ class _Search:
                 if run.new and numeric is None:
                     found.append(run)
         for run in found:  # which grows
-            for case in _further(run, self._audit.words):
+            for case in _further(self._audit, run):
                 if not self._has_time(_SHARES[1]):
                     return
                 if (more := self._run(case)) is not None and more.new:
@@ -134,12 +133,14 @@ class _Search:
         return replace(run, new=new)
 
 
-def _further(run: KernelRun, words: Words) -> Iterator[Case]:
-    """Yield variants of the call of a run: other sizes, among them those beyond large blocks, and other numbers."""
+def _further(audit: Audit, run: KernelRun) -> Iterator[Case]:
+    """Yield variants of the call of a run: other numbers, sizes around its blocks, and beyond lengths in the source."""
+    source = audit.subject.source
+    lengths = run.world.blocks | (sizes.lengths_in(source.file) if source else frozenset())
     found = chain(
-        sizes.beyond_blocks(run.case, run.world.blocks),
+        sizes.beyond(run.case, lengths),
         sizes.around_blocks(run.case, run.world.blocks),
-        values.other_numbers(run.case, words),
+        values.other_numbers(run.case, audit.words),
     )
     before = f"{run.case.label}, " if run.case.is_variant else ""
     return (replace(case, label=before + case.label) for case in found)

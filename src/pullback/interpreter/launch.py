@@ -82,6 +82,9 @@ class _Launch:
     def run(self, arguments: dict[str, Any]) -> None:
         world, count = self._world, int(np.prod(self._grid))
         world.launches += 1
+        for axis, length in enumerate(self._grid):
+            several = "several" if length > 1 else "one"
+            world.ways.add((self._source.file, self._source.first_line, f"{several} along axis {axis}"))
         named = {name: self._argument(name, x) for name, x in arguments.items()}
         numbers = [x for x in named.values() if isinstance(x, int) and not isinstance(x, bool) and x > 1]
         blocks = sorted((n for n in numbers if n & (n - 1) == 0), reverse=True)

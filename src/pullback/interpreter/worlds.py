@@ -62,8 +62,9 @@ class World:
         launches: number of launches.
         blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
         configurations: the largest number of configurations of an autotuner.
-        ways: file and line of each `if` that ran, and whether its condition was "true" or "false"; of each loop
-            that is not unrolled, and whether it ran "never", "once" or "again".
+        ways: file and line of each `if` that ran, and whether its condition was "true" or "false"; of each loop that
+            is not unrolled, and whether it ran "never", "once" or "again"; of each kernel, and whether "one along axis
+            0" of its grid ran or "several along axis 0", and so for the others.
         bare_loads: file and line of loads without `other` in which lanes were masked off.
         unpadded_loads: those of block pointers without `padding_option` that leave their bounds.
         atomics: file and line of atomic operations.

@@ -86,7 +86,23 @@ def test_error_of_half_a_per_mille_in_one_element_is_found(size, element, factor
         return gx
 
     result = compare(function(torch.sin, gradient), uniform(size, low=-1, high=1))
-    assert [c.index for c in result.wrong] in ([(element,)], [None])
+    assert [c.index for c in result.wrong] == [(element,)]
+
+
+@pytest.mark.parametrize("elements", [1, 3, 48])
+@pytest.mark.parametrize("element", [0, 517, 1022])
+def test_single_wrong_element_of_many_is_found(elements, element):
+    def gradient(g, x):
+        gx = g * x.cos()
+        gx.flatten()[element] = 0.0
+        return gx
+
+    x = uniform(33, 31, low=-1, high=1)
+    result = compare(function(torch.sin, gradient), x, elements=elements, few_samples=True)
+    (wrong,) = result.wrong
+    assert wrong.index == divmod(element, 31)
+    assert wrong.got == 0.0
+    assert wrong.failing == 1
 
 
 def test_wrong_comparison_has_index_counts_and_values():

@@ -7,6 +7,9 @@ forward refuses is not a valid input and is dropped by whoever runs it.
 
 from __future__ import annotations
 
+import ast
+import functools
+import linecache
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -92,12 +95,28 @@ def doubled(case: Case) -> Case:
     return replace(resized(case, change), label="each size doubled")
 
 
-def beyond_blocks(case: Case, blocks: Collection[int]) -> Iterator[Case]:
-    """Yield the case with each size class beyond one large block, so that loops over blocks have a second round."""
-    for block in sorted(block for block in blocks if block > _LARGEST_BLOCK):
+def beyond(case: Case, lengths: Collection[int]) -> Iterator[Case]:
+    """Yield the case with each size class beyond one of some lengths, from the shortest: those of blocks, of chunks."""
+    for length in sorted(lengths):
         for size in sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True):
-            if _elements_with(case, {size: block + 1}) <= _MOST_ELEMENTS:
-                yield resized(case, {size: block + 1})
+            if size <= length and _elements_with(case, {size: length + 1}) <= _MOST_ELEMENTS:
+                yield resized(case, {size: length + 1})
+
+
+@functools.lru_cache(maxsize=64)
+def lengths_in(file: str) -> frozenset[int]:
+    """Return the whole numbers in the code of a file that may be lengths of blocks and chunks; none if unreadable."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return frozenset()
+    numbers = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is int}
+    return frozenset(n for n in numbers if n % _LANES == 0 and _LANES < n <= _LONGEST)
+
+
+_LANES = 16
+"""Lengths of blocks are multiples of it, for `tl.dot` takes no shorter ones."""
+_LONGEST = 4096
 
 
 def _elements_with(case: Case, change: dict[int, int]) -> int:

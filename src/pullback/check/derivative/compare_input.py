@@ -260,7 +260,8 @@ def _compare(
         direction = within(random_like(x, generator) * scale, x)
         results.append(_compare_direction(sampler, input_index, gradient, direction))
         if results[-1].status != "ok" or results[-1].kink:
-            return _compare_elements(sampler, input_index, gradient, generator, results[-1], elements, within)
+            doubted = direction, results[-1]
+            return _compare_elements(sampler, input_index, gradient, generator, doubted, elements, within)
     return max(results, key=lambda c: abs(c.expected - c.got))
 
 
@@ -394,17 +395,27 @@ def _compare_elements(
     input_index: int,
     gradient: Tensor | None,
     generator: torch.Generator,
-    suspicion: Comparison,
+    doubted: tuple[Tensor, Comparison],
     most: int,
     within: Restriction,
 ) -> Comparison:
-    """Compare single elements; a disagreement along a direction counts only if an element confirms it."""
+    """Compare single elements; a disagreement along a direction counts only if an element confirms it.
+
+    If none of those that are drawn does, one is looked for by halving the direction: that of a tail, or of a mask.
+    """
+    direction, suspicion = doubted
     x = sampler.case.tensors[input_index]
     # Where a share p of many elements is wrong, n random ones are all right with probability (1 − p)ⁿ: below 5 % for 48
     # if p is 7 %, for 16 if p is 18 %.
     chosen = torch.randperm(x.numel(), generator=generator)[:most].sort().values.tolist()
     picked, results = _by_element(sampler, input_index, gradient, chosen, most, within)
     wrong = [(i, c) for i, c in results if c.status == "wrong"]
+    is_missed = not wrong and suspicion.status == "wrong" and len(picked) < x.numel()
+    if is_missed and not any(c.kink for c in (suspicion, *(c for _, c in results))):
+        element = _by_halves(sampler, input_index, gradient, direction, within)
+        _, more = _by_element(sampler, input_index, gradient, [element], most, within)
+        results += more
+        wrong = [(i, c) for i, c in more if c.status == "wrong"]
     if (
         wrong
         and gradient is not None
@@ -430,6 +441,21 @@ def _compare_elements(
         still=sum(c.flat for _, c in wrong),
         moves=any(c.moves and c.status != "inconclusive" for _, c in results),
     )
+
+
+def _by_halves(
+    sampler: Sampler, input_index: int, gradient: Tensor | None, direction: Tensor, within: Restriction
+) -> int:
+    """Return an element at which a gradient is wrong, if it is wrong along a direction."""
+    # If it is right along one half of a direction, it is wrong along the other: both products are linear in it.
+    x, flat = sampler.case.tensors[input_index], direction.flatten()
+    chosen = flat.nonzero().flatten()
+    while len(chosen) > 1:
+        half = chosen[: len(chosen) // 2]
+        part = torch.zeros_like(flat).index_put((half,), flat[half]).reshape(x.shape)
+        is_here = _compare_direction(sampler, input_index, gradient, within(part, x)).status == "wrong"
+        chosen = half if is_here else chosen[len(chosen) // 2 :]
+    return int(chosen[0])
 
 
 def _by_element(

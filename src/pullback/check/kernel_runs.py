@@ -22,8 +22,8 @@ from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
-    from pullback.interpreter.worlds import Way, World
+    from pullback.check.facts import ExampleFacts
+    from pullback.check.find.kernels import Way, World
 
 _SHARES = (0.2, 0.4)
 """Shares of the budget that are spent when the variants of the example have run, and the variants of these."""
@@ -55,7 +55,7 @@ class KernelRun:
         return [*self.outputs, *(self.gradients or ())]
 
 
-def run_in_world(audit: Audit, case: Case, **settings: Any) -> KernelRun | None:
+def run_in_world(audit: ExampleFacts, case: Case, **settings: Any) -> KernelRun | None:
     """Run forward and backward in a new world with some settings; `None` if the forward raises."""
     with recording(**settings) as world:
         try:
@@ -72,7 +72,7 @@ def run_in_world(audit: Audit, case: Case, **settings: Any) -> KernelRun | None:
 
 
 @functools.lru_cache(maxsize=2)
-def kernel_runs(audit: Audit) -> tuple[KernelRun, ...]:
+def kernel_runs(audit: ExampleFacts) -> tuple[KernelRun, ...]:
     """Run the example, and its variants of other shapes, layouts and options while the budget allows.
 
     Variants whose sizes may not fit each other are left out: kernels check nothing, so what they do there shows no
@@ -86,9 +86,9 @@ def kernel_runs(audit: Audit) -> tuple[KernelRun, ...]:
 class _Search:
     """Runs of calls, each of another kind than those before."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: ExampleFacts) -> None:
         self._audit = audit
-        self._start = audit.elapsed()
+        self._start = audit.clock.seconds()
         self._kinds = {_kind(audit.base)}
         self._ways: set[Way] = set()
 
@@ -116,7 +116,7 @@ class _Search:
                     found.append(more)
 
     def _has_time(self, share: float) -> bool:
-        return self._audit.elapsed() < self._start + share * self._audit.options.budget
+        return self._audit.clock.seconds() < self._start + share * self._audit.options.budget
 
     def _run(self, case: Case, numeric: Case | None = None) -> KernelRun | None:
         audit, kind = self._audit, _kind(case)
@@ -133,7 +133,7 @@ class _Search:
         return replace(run, new=new)
 
 
-def _further(audit: Audit, run: KernelRun) -> Iterator[Case]:
+def _further(audit: ExampleFacts, run: KernelRun) -> Iterator[Case]:
     """Yield variants of the call of a run: other numbers, sizes around its blocks, and beyond lengths in the source."""
     source = audit.subject.source
     lengths = run.world.blocks | (sizes.lengths_in(source.file) if source else frozenset())
@@ -146,7 +146,7 @@ def _further(audit: Audit, run: KernelRun) -> Iterator[Case]:
     return (replace(case, label=before + case.label) for case in found)
 
 
-def steered_variants(audit: Audit) -> Iterator[tuple[Case, Case | None]]:
+def steered_variants(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     """Yield what `variants_of` does, but first the calls that lead interpreted kernels where the example does not."""
     first = [run for run in kernel_runs(audit)[1:] if run.new]
     known = {run.case.label for run in first} - {case.label for case in audit.given}
@@ -158,7 +158,7 @@ def steered_variants(audit: Audit) -> Iterator[tuple[Case, Case | None]]:
         yield _doubted(audit, case), numeric
 
 
-def _misfits(audit: Audit, case: Case) -> bool:
+def _misfits(audit: ExampleFacts, case: Case) -> bool:
     """Whether a variant's sizes do not fit each other, since kernels that check nothing leave the bounds with them.
 
     They then read what is not theirs, from which no gradient is right.
@@ -170,7 +170,7 @@ def _misfits(audit: Audit, case: Case) -> bool:
     return run is not None and any(one.kind == "out-of-bounds" for one in run.world.irregularities)
 
 
-def _doubted(audit: Audit, case: Case) -> Case:
+def _doubted(audit: ExampleFacts, case: Case) -> Case:
     """Return a variant, as doubtful if it breaks a relation between sizes that interpreted kernels may rely on."""
     before, after = audit.base.all_tensors, case.all_tensors
     kept = all(before[p].shape == after[p].shape for p in before.keys() & after.keys())

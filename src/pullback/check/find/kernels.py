@@ -23,7 +23,8 @@ from pullback.check.find.target import Target, locate, package_of
 from pullback.errors import TargetError
 
 if TYPE_CHECKING:
-    from pullback.interpreter import World
+    from pullback.interpreter.worlds import Way as Way
+    from pullback.interpreter.worlds import World as World
 
 _IMPORTS = re.compile(r"^\s*(?:from|import)\s[^#\n]*\btriton\b|\bimport_module\(\s*[\"']triton\b", re.MULTILINE)
 """Matches an import of Triton."""

@@ -33,7 +33,7 @@ _NUMBERS = {
     torch.Tensor.item: 1, torch.Tensor.__int__: 1, torch.Tensor.__index__: 1, torch.Tensor.__float__: 1.0,
     torch.Tensor.__bool__: True, torch.equal: False,
 }  # fmt: skip
-"""What host code reads from tensors without memory: counts of 1, and that what it asserts holds."""
+"""Numbers that host code is given for tensors without memory: counts of 1, and conditions that hold."""
 _GPU = torch.device("cuda", 0)
 _NAME = "NVIDIA H100 (interpreted)"
 _METHODS = ("forward", "backward", "setup_context", "jvp", "vjp")

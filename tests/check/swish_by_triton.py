@@ -226,3 +226,63 @@ class Entropy(torch.autograd.Function):
         """Return the derivative."""
         (x,) = ctx.saved_tensors
         return g[:, None] * (x.log() + 1)
+
+
+@triton.jit
+def leak_kernel(x, h0, y, length, columns, IS_BACK: tl.constexpr, HAS_STATE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    h = tl.zeros([BLOCK], dtype=tl.float32)
+    if HAS_STATE and not IS_BACK:
+        h += tl.load(h0 + row * columns + i, mask=i < columns, other=0.0)
+    for step in range(length):
+        t = length - 1 - step if IS_BACK else step
+        at = (row * length + t) * columns + i
+        h = 0.5 * h + tl.load(x + at, mask=i < columns, other=0.0)
+        tl.store(y + at, h, mask=i < columns)
+    if HAS_STATE and IS_BACK:
+        tl.store(h0 + row * columns + i, 0.5 * h, mask=i < columns)
+
+
+class LeakySum(torch.autograd.Function):
+    """h_t = h_{t-1} / 2 + x_t, from a state of shape (rows, columns), or from 0."""
+
+    factor = 1.0
+
+    @staticmethod
+    def launch(x, h0, is_back):
+        rows, length, columns = x.shape
+        y = torch.empty_like(x)
+        leak_kernel[(rows,)](x, h0, y, length, columns, is_back, h0 is not None, triton.next_power_of_2(columns))
+        return y
+
+    @staticmethod
+    def forward(ctx, x, initial_state=None, scale=None):
+        ctx.has_state = initial_state is not None
+        return LeakySum.launch(x.contiguous(), initial_state, False) * (1.0 if scale is None else scale)
+
+    @classmethod
+    def differentiate(cls, ctx, g):
+        g = g.contiguous()
+        dh0 = torch.empty_like(g[:, 0]) if ctx.has_state else None
+        dx = LeakySum.launch(g, dh0, True)
+        return dx, dh0 if dh0 is None else dh0 * cls.factor, None
+
+    @staticmethod
+    def backward(ctx, g):
+        return LeakySum.differentiate(ctx, g)
+
+
+class WrongState(LeakySum):
+    factor = 1.01
+
+    @staticmethod
+    def backward(ctx, g):
+        return WrongState.differentiate(ctx, g)
+
+
+class StateLayout(LeakySum):
+    @staticmethod
+    def backward(ctx, g):
+        dx, dh0, _ = LeakySum.differentiate(ctx, g)
+        return dx, dh0 if dh0 is None else LeakySum.differentiate(ctx, g.as_strided(g.shape, dx.stride()))[1], None

@@ -100,6 +100,24 @@ def test_search_goes_beyond_lengths_in_the_source():
 
 
 @needs_interpreter
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("LeakySum", set()),
+        ("WrongState", {("PB101", "error", "the gradient of initial_state")}),
+        ("StateLayout", {("PB502", "error", "with a transposed cotangent, the gradient of initial_state")}),
+    ],
+)
+def test_optional_tensors_are_given(name, expected):
+    x = torch.randn(2, 3, 5, dtype=torch.float64)
+    report = pullback.check(f"{FILE}:{name}", x, select=("PB1", "PB502", "PB901"), budget=20)
+    found = {(f.rule, f.severity, f.message.split(" changes")[0].split("[")[0]) for f in report.findings}
+    assert {one for one in found if one[1] in ("error", "warning")} == expected
+    messages = [f.message for f in report.findings if f.severity == "error"]
+    assert all("a tensor of shape (2, 5) for initial_state" in message for message in messages)
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

@@ -7,9 +7,10 @@ that kernels take are recorded, and variants of the example that take new ones a
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,7 @@ class KernelRun:
         outputs: the outputs that are part of the graph.
         gradients: the gradient of each input; `None` if the backward raised.
         world: what the kernels did.
-        new: the ways through kernels that no earlier run took.
+        new: the ways through kernels that no earlier run took, and its lines and kinds of irregular accesses.
         numeric: the case that the numeric derivative is taken on, as `variants_of` gives it.
     """
 
@@ -53,6 +54,13 @@ class KernelRun:
     def results(self) -> list[Tensor | None]:
         """Outputs and gradients."""
         return [*self.outputs, *(self.gradients or ())]
+
+    def name_of(self, index: int) -> str:
+        """Return what the result at an index is, for messages."""
+        count = len(self.outputs)
+        if index < count:
+            return f"output {index}"
+        return f"gradient of {self.case.names[self.case.wrt[index - count]]}"
 
 
 def run_in_world(audit: ExampleFacts, case: Case, **settings: Any) -> KernelRun | None:
@@ -107,13 +115,14 @@ class _Search:
                 yield run
                 if run.new and numeric is None:
                     found.append(run)
-        for run in found:  # which grows
-            for case in _further(self._audit, run):
-                if not self._has_time(_SHARES[1]):
-                    return
+        queues = deque(_further(self._audit, run) for run in found)
+        while queues and self._has_time(_SHARES[1]):
+            queue = queues.popleft()  # in turn, so that the example does not take all the time
+            for case in islice(queue, 1):
+                queues.append(queue)
                 if (more := self._run(case)) is not None and more.new:
                     yield more
-                    found.append(more)
+                    queues.append(_further(self._audit, more))
 
     def _has_time(self, share: float) -> bool:
         return self._audit.clock.seconds() < self._start + share * self._audit.options.budget
@@ -128,16 +137,18 @@ class _Search:
         return None if run is None else replace(self._noted(run), numeric=numeric)
 
     def _noted(self, run: KernelRun) -> KernelRun:
-        new = frozenset(run.world.ways - self._ways)
+        irregular = {(one.file, one.line, one.kind) for one in run.world.irregularities}
+        new = frozenset((run.world.ways | irregular) - self._ways)
         self._ways |= new
         return replace(run, new=new)
 
 
 def _further(audit: ExampleFacts, run: KernelRun) -> Iterator[Case]:
-    """Yield variants of the call of a run: other numbers, sizes around its blocks, and beyond lengths in the source."""
+    """Yield variants of the call of a run: sizes of 1, beyond lengths in the source, around blocks; other numbers."""
     source = audit.subject.source
     lengths = run.world.blocks | (sizes.lengths_in(source.file) if source else frozenset())
     found = chain(
+        sizes.single(run.case),
         sizes.beyond(run.case, lengths),
         sizes.around_blocks(run.case, run.world.blocks),
         values.other_numbers(run.case, audit.words),

@@ -25,6 +25,7 @@ from pullback.check.derivative.agreement import show
 from pullback.check.events import AuditEnd, Events, StepEvents
 from pullback.check.find.stand_ins import NEEDED
 from pullback.check.measure import measure
+from pullback.check.optional_arguments import with_all_optional
 from pullback.check.purity.memory import Memory
 from pullback.check.rules import Rule, all_rules, allow_keys, rule_named, rule_of, selected, selected_static
 from pullback.check.rules._reproduction import gradient_and_quotient
@@ -280,6 +281,7 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
         else:
             left_out.append(rule.id)
     _run_on_weights(audit, running, sink)
+    _run_on_optional(audit, running, sink)
     audit.varied = True
     for rule in (rule for rule in running if (rule.varies or rule.late) and rule.id not in left_out):
         if rule.varies or audit.has_time():
@@ -321,6 +323,18 @@ def _run_on_weights(audit: Audit, running: Sequence[Rule], sink: _Sink) -> None:
         what = f"the gradients of {names} were not compared: there are too many of them, or no time was left"
         hint = "raise --budget, or give a smaller module"
         sink(audit.finding("budget-spent", "info", "inconclusive", what, hint=hint))
+
+
+def _run_on_optional(audit: Audit, running: Sequence[Rule], sink: _Sink) -> None:
+    """Run some rules on the example with tensors for its optional arguments."""
+    case = with_all_optional(audit) if audit.backward_works and audit.has_time() else None
+    if case is None:
+        return
+    fuller = audit.on(case)
+    fuller.clock = audit.clock
+    for rule in sorted(running, key=_priority):
+        if rule.of_optional and not sink.has_reported(rule) and audit.has_time():
+            _run_rule(fuller, rule, lambda found: sink(replace(found, message=f"{found.message}; with {case.label}")))
 
 
 _VARIANTS_FOR_WEIGHTS = ("sliced with a step", "transposed", "-> 1", "exact zeros", "all equal")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from pullback.check.case import Case, make_case
+from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, values
-from pullback.check.cases.signature import parameters, positional_names
 from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import ExampleFacts
-from pullback.check.find.objects import answers
+from pullback.check.optional_arguments import with_defaults, with_optional, without_optional
 from pullback.check.trial import Raised, forward, is_freed
 
 
@@ -28,7 +24,7 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     options = values.other_numbers(with_defaults(audit), audit.words)
     for given in audit.given:
         yield given, None
-    for case in without_optional(audit):
+    for case in (*without_optional(audit), *with_optional(audit)):
         yield case, None
     for cases in (
         *([options] if audit.blocks else ()),  # each is a kernel of its own
@@ -50,36 +46,6 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
         yield case, None
     for case in values.extremes(base):
         yield case, None
-
-
-def with_defaults(audit: ExampleFacts) -> Case:
-    """The example with omitted arguments passed explicitly, so that flags and `dim` can be varied."""
-    base = audit.base
-    args, kwargs, _ = base.arguments()
-    left = parameters(audit.subject)[len(args) :]
-    plain = bool | int | float | str | None
-    usual = [
-        p.default
-        for p in left
-        if p.kind is p.POSITIONAL_OR_KEYWORD and answers(p.default) and isinstance(p.default, plain)
-    ]
-    if kwargs or base.captured or not left or len(usual) < len(left):
-        return base
-    names, nested = positional_names(audit.subject), audit.subject.kind != "function"
-    case = make_case((*args, *usual), {}, names, base.label, nested, base.shared_ids)
-    return replace(case, non_leaf=base.non_leaf)
-
-
-def without_optional(audit: ExampleFacts) -> Iterator[Case]:
-    """Yield the example with None for each tensor argument that may be None, by default or by the source."""
-    source = audit.subject.source
-    text = ast.unparse(source.node) if source else ""
-    positions = audit.base.top_level(len(audit.base.arguments()[0]))
-    for position, parameter in zip(positions, parameters(audit.subject), strict=False):
-        optional = parameter.default is None or re.search(rf"\b{parameter.name} is (not )?None\b", text)
-        if optional and position in audit.base.wrt:
-            wrt = tuple(p for p in audit.base.wrt if p != position)
-            yield audit.base.with_values({position: None}, f"{parameter.name}=None", wrt=wrt)
 
 
 def constant_inputs(audit: ExampleFacts) -> set[int]:

@@ -31,6 +31,8 @@ POINTS = (2, 3, 4)
 _SHORTEST = 3
 """Length from which a symmetric row is unlikely to be a coincidence."""
 _NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
+_NO_BOUND = re.compile(r"chunk|block|warps|stages", re.IGNORECASE)
+"""Matches names of whole numbers that no size has to exceed: the length of a chunk, of which the last is not full."""
 
 
 def other_sizes(case: Case) -> Iterator[Case]:
@@ -101,6 +103,12 @@ def beyond(case: Case, lengths: Collection[int]) -> Iterator[Case]:
         for size in sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True):
             if size <= length and _elements_with(case, {size: length + 1}) <= _MOST_ELEMENTS:
                 yield resized(case, {size: length + 1})
+
+
+def single(case: Case) -> Iterator[Case]:
+    """Yield the case with each size class 1: one token after a state."""
+    for size in sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True):
+        yield resized(case, {size: 1})
 
 
 @functools.lru_cache(maxsize=64)
@@ -281,7 +289,11 @@ def resized(case: Case, change: dict[int, int]) -> Case:
         if type(v) is int and v > 1 and v in change and not _NO_SIZE.search(case.names[p])
     }
     case = case.with_values(follows)
-    counts = [v for p, v in enumerate(case.values) if type(v) is int and abs(v) > 1 and p not in follows]
+    counts = [
+        v
+        for p, v in enumerate(case.values)
+        if type(v) is int and abs(v) > 1 and p not in follows and not _NO_BOUND.search(case.names[p])
+    ]
     whole = [t for t in case.all_tensors.values() if not is_differentiable(t)]
     fits = (
         0 not in follows.values()

@@ -108,10 +108,7 @@ def differing(
         message: what differs, to be completed by the numbers.
         hint: what to do.
     """
-    count = len(run.outputs)
-    names = variables(run.case)
-    is_output = where.tensor_index < count
-    what = f"output {where.tensor_index}" if is_output else f"gradient of {audit.names[where.tensor_index - count]}"
+    names, what = variables(run.case), run.name_of(where.tensor_index)
     grads = "torch.autograd.grad(outs, inputs, g, materialize_grads=True)"
     returned = "outs" if run.gradients is None else f"[*outs, *{grads}]"
     body = [audit.outs, f"return {returned}"]

@@ -75,6 +75,7 @@ class Rule:
             CPU's autocast.
         of_weights: when it runs on the subject as a function of its weights: "never", "alone" (only where nothing else
             is differentiated; other rules would put tensors of other kinds in their place) or "always".
+        of_optional: it runs on the example with tensors for its optional arguments, too.
         of_arguments: it looks at the weights of a callable, and at the arguments of the Functions inside it.
         settled_by: names of the rules whose errors make it pointless to run on weights.
 
@@ -106,6 +107,7 @@ class Rule:
     needs_repeatable: bool = True
     needs_cpu: bool = False
     of_weights: Literal["never", "alone", "always"] = "never"
+    of_optional: bool = False
     of_arguments: bool = False
     settled_by: tuple[str, ...] = ()
 

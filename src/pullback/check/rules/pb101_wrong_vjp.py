@@ -353,8 +353,8 @@ def _may_be_right(audit: Audit, first: tuple[FirstOrder, Comparison], smallest: 
 
 def _ignores_a_part(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether the output ignores what is wrong, of a tensor of another size: a pair of numbers that became many."""
-    shape = audit.base.tensors[comparison.input_index].shape
-    return comparison.flat and result.case.tensors[comparison.input_index].shape != shape
+    shapes = [t.shape for t in audit.base.tensors][comparison.input_index :]
+    return comparison.flat and result.case.tensors[comparison.input_index].shape not in shapes[:1]
 
 
 def _is_reported_by_cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
@@ -380,7 +380,8 @@ def _is_of_equal_values(audit: Audit, result: FirstOrder) -> bool:
 
 
 def _is_none_on_base(audit: Audit, comparison: Comparison) -> bool:
-    return audit.base_result is not None and audit.base_result.gradients[comparison.input_index] is None
+    gradients = [] if audit.base_result is None else audit.base_result.gradients
+    return comparison.input_index < len(gradients) and gradients[comparison.input_index] is None
 
 
 _DRAWS = "its backward draws random numbers: say so if that is intended"
@@ -400,6 +401,8 @@ def _beside_an_estimate(audit: Audit, input_index: int) -> bool:
     """Whether an input is smaller than another that the forward is a staircase in: a quantiser's scale or bound."""
     wrong = [] if audit.base_result is None else audit.base_result.wrong
     steps = audit.staircase_inputs.union(c.input_index for c in wrong if flat_in(c))
+    if input_index >= len(audit.base.wrt):  # an optional tensor that the example lacks
+        return False
     size = audit.base.tensors[input_index].numel()
     return any(other != input_index and audit.base.tensors[other].numel() > size for other in steps)
 

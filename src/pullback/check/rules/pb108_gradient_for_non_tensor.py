@@ -49,8 +49,8 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.derivative.recorder import record_base
+from pullback.check.optional_arguments import without_optional
 from pullback.check.rules._rule import Rule
-from pullback.check.variants import without_optional
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -99,4 +99,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
     )
 
 
-RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", of_weights="alone")
+RULE = Rule(__doc__, runtime=_run, of_optional=True, blames="backward", column="eager", of_weights="alone")

@@ -103,4 +103,12 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         yield SourceMatch(backward.lineno, f"backward never reads its cotangent {unread[0].arg}", _HINT)
 
 
-RULE = Rule(__doc__, runtime=_run, blames="backward", static=_static, column="eager", explains="ignored cotangent")
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    of_optional=True,
+    blames="backward",
+    static=_static,
+    column="eager",
+    explains="ignored cotangent",
+)

@@ -194,4 +194,4 @@ def _tests(method: ast.FunctionDef) -> Iterator[ast.expr]:
             yield node
 
 
-RULE = Rule(__doc__, runtime=_run, static=_static, blames="backward", column="eager")
+RULE = Rule(__doc__, runtime=_run, of_optional=True, static=_static, blames="backward", column="eager")

@@ -111,4 +111,4 @@ def _masks(count: int, limit: int = 12) -> list[list[bool]]:
     return (alone + without)[:limit]
 
 
-RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", of_weights="always")
+RULE = Rule(__doc__, runtime=_run, of_optional=True, blames="backward", column="eager", of_weights="always")

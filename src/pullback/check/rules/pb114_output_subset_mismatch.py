@@ -93,4 +93,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
-RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager")
+RULE = Rule(__doc__, runtime=_run, of_optional=True, blames="backward", column="eager")

@@ -144,4 +144,12 @@ _CHANGES = (
     ("a conjugated", lambda g: layouts.conjugated(g) if g.is_complex() else g),
 )
 
-RULE = Rule(__doc__, runtime=_run, blames="backward", shrinks=False, early=1, context="strided cotangents")
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    of_optional=True,
+    blames="backward",
+    shrinks=False,
+    early=1,
+    context="strided cotangents",
+)

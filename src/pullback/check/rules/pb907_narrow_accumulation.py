@@ -108,8 +108,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         exact = run_in_world(audit, _in(narrow, torch.float64))
         if as_written is None or wide is None or exact is None:
             continue
-        for index, (rounded, better, right) in enumerate(_together(as_written, wide, exact)):
-            if (found := _lost(audit, case, index, len(exact.outputs), dtype, rounded, better, right)) is not None:
+        for index, rounded, better, right in _together(as_written, wide, exact):
+            if (found := _lost(audit, case, exact.name_of(index), dtype, rounded, better, right)) is not None:
                 yield found
                 return
     yield from _of_order(audit, _in(case, torch.float32))
@@ -121,19 +121,13 @@ def _of_order(audit: Audit, case: Case) -> Iterator[Finding]:
     if one is None or other is None or not one.world.atomics:
         return
     epsilon = torch.finfo(torch.float32).eps
-    for index, (there, here, _) in enumerate(_together(one, other, one)):
+    for index, there, here, _ in _together(one, other, one):
         unit = float(there.abs().max()) * epsilon
         if there.shape == here.shape and unit and (change := float((there - here).abs().max()) / unit) > 0:
             lines = sorted(one.world.atomics)
-            what = (
-                f"output {index}"
-                if index < len(one.outputs)
-                else f"gradient of {audit.names[index - len(one.outputs)]}"
-            )
             shown = ", ".join(shown_line(*line) for line in lines)
-            message = (
-                f"{what} of float32 inputs differs by {change:.2g} ulp of its largest element with the order of atomics"
-            )
+            differs = f"differs by {change:.2g} ulp of its largest element with the order of atomics"
+            message = f"{one.name_of(index)} of float32 inputs {differs}"
             yield at_line(
                 audit, audit.finding("PB907", "info", "unstable", f"{message} ({shown})", hint=_EXACT), *lines[0]
             )
@@ -146,17 +140,17 @@ def _in(case: Case, dtype: torch.dtype) -> Case:
     return replace(case, values=values)
 
 
-def _together(*runs: KernelRun) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    for one, two, three in zip(*(run.results for run in runs), strict=False):
+def _together(*runs: KernelRun) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """Yield the floating results that all of three runs have, in float64, each with its index."""
+    for index, (one, two, three) in enumerate(zip(*(run.results for run in runs), strict=False)):
         if one is not None and two is not None and three is not None and one.is_floating_point() and one.numel():
-            yield one.double(), two.double(), three.double()
+            yield index, one.double(), two.double(), three.double()
 
 
 def _lost(
     audit: Audit,
     case: Case,
-    index: int,
-    outputs: int,
+    name: str,
     dtype: torch.dtype,
     rounded: Tensor,
     better: Tensor,
@@ -169,10 +163,9 @@ def _lost(
     error, least = (float((found - right).abs().max()) for found in (rounded, better))
     if not error > _TIMES * least + _ULPS * unit or unit == 0:
         return None
-    what = f"output {index}" if index < outputs else f"gradient of {audit.names[index - outputs]}"
     kind = str(dtype).removeprefix("torch.")
     message = (
-        f"{what} of {kind} inputs is off by {error / unit:.3g} ulp of its largest element as the kernel is written, "
+        f"{name} of {kind} inputs is off by {error / unit:.3g} ulp of its largest element as the kernel is written, "
         f"and by {least / unit:.3g} if it computes in float32"
     )
     message += f"; with {case.label}" if case.is_variant else ""

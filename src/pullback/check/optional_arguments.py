@@ -1,0 +1,189 @@
+"""The working example with its optional arguments passed, left out, or given tensors."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case, make_case
+from pullback.check.cases.guess import candidates
+from pullback.check.cases.signature import definition, parameters, positional_names, usage
+from pullback.check.cases.templates import Shape, TensorOf, make_tensor
+from pullback.check.facts import ExampleFacts
+from pullback.check.find.kernels import recording
+from pullback.check.find.objects import answers
+from pullback.check.trial import Raised, forward, standard_cotangents, vjp
+
+
+def with_defaults(audit: ExampleFacts) -> Case:
+    """The example with omitted arguments passed explicitly, so that flags and `dim` can be varied."""
+    base = audit.base
+    args, kwargs, _ = base.arguments()
+    left = parameters(audit.subject)[len(args) :]
+    plain = bool | int | float | str | None
+    usual = [
+        p.default
+        for p in left
+        if p.kind is p.POSITIONAL_OR_KEYWORD and answers(p.default) and isinstance(p.default, plain)
+    ]
+    if kwargs or base.captured or not left or len(usual) < len(left):
+        return base
+    names, nested = positional_names(audit.subject), audit.subject.kind != "function"
+    case = make_case((*args, *usual), {}, names, base.label, nested, base.shared_ids)
+    return replace(case, non_leaf=base.non_leaf)
+
+
+def without_optional(audit: ExampleFacts) -> Iterator[Case]:
+    """Yield the example with None for each tensor argument that may be None, by default or by the source."""
+    source = audit.subject.source
+    text = ast.unparse(source.node) if source else ""
+    positions = audit.base.top_level(len(audit.base.arguments()[0]))
+    for position, parameter in zip(positions, parameters(audit.subject), strict=False):
+        optional = parameter.default is None or re.search(rf"\b{parameter.name} is (not )?None\b", text)
+        if optional and position in audit.base.wrt:
+            wrt = tuple(p for p in audit.base.wrt if p != position)
+            yield audit.base.with_values({position: None}, f"{parameter.name}=None", wrt=wrt)
+
+
+_MOST = 40
+"""Shapes that are tried for one argument."""
+_LENGTHS = re.compile(r"cu_?seq_?lens?\w*")
+"""Matches names of the positions at which packed sequences start and end."""
+
+
+@functools.lru_cache(maxsize=2)
+def with_optional(audit: ExampleFacts) -> tuple[Case, ...]:
+    """Return the example with a tensor for each argument that is None, if interpreted kernels use such a tensor.
+
+    Nothing tells its shape. It fits if the kernels of the forward keep to it and the outputs depend on its last
+    element: one with fewer elements they leave, and of one with more they leave some. Of the shapes with as many
+    elements, those of outputs come first, for a first state has the shape of the last one. A tensor to which the
+    backward gives no gradient is not differentiated. Another is the last input, so that the others keep their places.
+    """
+    if not audit.subject.is_interpreted or not audit.base.wrt or audit.draws:
+        return ()
+    return tuple(_with_each(audit))
+
+
+def with_all_optional(audit: ExampleFacts) -> Case | None:
+    """Return the example with all of those tensors, or the first alone where the forward refuses them together."""
+    example = with_defaults(audit)
+    found = [case for case in with_optional(audit) if not case.doubtful and len(case.wrt) > len(example.wrt)]
+    for chosen in (found, found[:1]):
+        added = {p: case.values[p] for case in chosen for p in case.wrt[len(example.wrt) :]}
+        label = ", ".join(case.label for case in chosen)
+        together = example.with_values(added, label, wrt=(*example.wrt, *added))
+        if added and audit.is_valid(together):
+            return together
+    return None
+
+
+def _with_each(audit: ExampleFacts) -> Iterator[Case]:
+    example = with_defaults(audit)
+    positions = example.top_level(len(example.arguments()[0]))
+    for position, parameter in zip(positions, parameters(audit.subject), strict=False):
+        if position is None or example.values[position] is not None:
+            continue
+        if _LENGTHS.fullmatch(parameter.name):
+            yield from _packed(example, position)
+        elif _may_be_tensor(audit, parameter):
+            shapes = itertools.islice(_shapes(audit, example), _MOST)
+            found = (_fitting(audit, example, position, shape) for shape in shapes)
+            yield from itertools.islice(filter(None, found), 1)
+
+
+def _may_be_tensor(audit: ExampleFacts, parameter: inspect.Parameter) -> bool:
+    """Whether a parameter that is None may be a floating tensor, by its annotation, its uses and its name."""
+    node = definition(audit.subject)
+    used = usage(node, [parameter.name])[parameter.name] if node is not None else None
+    if parameter.annotation is not parameter.empty:
+        return "Tensor" in re.findall(r"\w+", str(parameter.annotation))
+    likeliest = (value for value in candidates(parameter, (), used) if value is not None)
+    return isinstance(first := next(likeliest, None), TensorOf) and first.kind == "float"
+
+
+def _shapes(audit: ExampleFacts, example: Case) -> Iterator[Shape]:
+    """Yield shapes that a tensor beside those of the example may have: of outputs, of inputs, of their sizes."""
+    flags = [p for p, value in enumerate(example.values) if value is False]
+    found: dict[Shape, None] = {}
+    for case in (example, *(example.with_values({p: True}, "a flag") for p in flags)):
+        with suppress(Raised):
+            found |= {tuple(out.shape): None for out in forward(audit.subject, case).outputs}
+    inputs = [tuple(example.values[p].shape) for p in example.wrt]
+    found |= dict.fromkeys(inputs)
+    found |= {shape[:-1]: None for shape in inputs}
+    sizes = list(dict.fromkeys(size for shape in inputs for size in reversed(shape)))
+    for dims in (1, 2):
+        found |= dict.fromkeys(itertools.permutations(sizes, dims))
+    yield from (shape for shape in found if shape and 0 not in shape)
+
+
+def _with_tensor(example: Case, position: int, shape: Shape) -> Case:
+    dtype = example.tensors[0].dtype
+    value = make_tensor("float", shape, None, dtype, torch.Generator().manual_seed(position)) / 2
+    text = f"a tensor of shape {shape} for {example.names[position]}"
+    return example.with_values({position: value}, text, wrt=(*example.wrt, position))
+
+
+def _fitting(audit: ExampleFacts, example: Case, position: int, shape: Shape) -> Case | None:
+    """Return the example with a tensor of a shape, or of the shape of its gradient, if the tensor fits."""
+    case = _with_tensor(example, position, shape)
+    value = case.values[position]
+    with audit.events.of_first_order(case.describe(), audit.subject, case):
+        before, after = _outputs(audit, case), _outputs(audit, case.with_values({position: _last_changed(value)}))
+        if before is None or after is None or all(map(torch.equal, before, after)):
+            return None
+        run = forward(audit.subject, case)
+        try:
+            gradient = vjp(run, standard_cotangents(run.roots))[case.wrt.index(position)]
+        except Raised as raised:
+            returned = re.search(r"invalid gradient at index \d+ - got \[([\d, ]*)\]", str(raised))
+            own = tuple(map(int, re.findall(r"\d+", returned[1]))) if returned else shape
+            if own != shape and math.prod(own) == value.numel():
+                return _fitting(audit, example, position, own)
+            return replace(case, doubtful=True)
+    wrt = case.wrt if gradient is not None else tuple(p for p in case.wrt if p != position)
+    return replace(case, wrt=wrt)
+
+
+def _outputs(audit: ExampleFacts, case: Case) -> list[Tensor] | None:
+    """Return the outputs of a call; `None` if its forward raises or its kernels leave the bounds."""
+    with recording() as world:
+        try:
+            outputs = forward(audit.subject, case).outputs
+        except Raised:
+            return None
+    return None if any(one.kind == "out-of-bounds" for one in world.irregularities) else outputs
+
+
+def _last_changed(t: Tensor) -> Tensor:
+    changed = t.clone()
+    changed.view(-1)[-1] += 1
+    return changed
+
+
+_SHORTEST = 3
+"""Elements of a sequence of which two are made."""
+
+
+def _packed(example: Case, position: int) -> Iterator[Case]:
+    """Yield an example of one batch as two packed sequences, the first of one element."""
+    rows = {tuple(t.shape[:2]) for t in example.tensors if t.ndim > 2}
+    if len(rows) != 1:
+        return
+    ((batch, length),) = rows
+    if length < _SHORTEST:
+        return
+    first = {p: t[:1] for p, t in example.all_tensors.items() if tuple(t.shape[:2]) == (batch, length)}
+    bounds = torch.tensor([0, 1 + length // 3, length])
+    yield example.with_values({**first, position: bounds}, "two packed sequences")

@@ -286,3 +286,88 @@ class StateLayout(LeakySum):
     def backward(ctx, g):
         dx, dh0, _ = LeakySum.differentiate(ctx, g)
         return dx, dh0 if dh0 is None else LeakySum.differentiate(ctx, g.as_strided(g.shape, dx.stride()))[1], None
+
+
+@triton.jit
+def decay_kernel(x, gates, y, dy, dx, dgates, n, IS_BACK: tl.constexpr, IS_NAIVE: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    c = tl.cumsum(tl.load(gates + i, mask=i < n, other=0.0), 0)
+    earlier = (i[:, None] >= i[None, :]) & (i[:, None] < n)
+    between = c[:, None] - c[None, :]
+    if IS_NAIVE:  # noqa: SIM108 - Triton's own style
+        p = tl.exp(between) * earlier
+    else:
+        p = tl.exp(tl.where(earlier, between, float("-inf")))
+    a = tl.load(x + i, mask=i < n, other=0.0)
+    if IS_BACK:
+        g = tl.load(dy + i, mask=i < n, other=0.0)
+        tl.store(dx + i, tl.sum(p * g[:, None], 0), mask=i < n)
+        slope = p * g[:, None] * a[None, :]
+        dc = tl.sum(slope, 1) - tl.sum(slope, 0)
+        tl.store(dgates + i, tl.sum(dc) - tl.cumsum(dc, 0) + dc, mask=i < n)
+    else:
+        tl.store(y + i, tl.sum(p * a[None, :], 1), mask=i < n)
+
+
+class Decayed(torch.autograd.Function):
+    """y_t = Σ_{s ≤ t} exp(g_{s+1} + … + g_t) x_s, of up to 16 elements."""
+
+    is_naive = False
+
+    @classmethod
+    def launch(cls, x, gates, g):
+        x, gates = x.contiguous(), gates.contiguous()
+        y, dx, dgates = (torch.empty_like(x) for _ in range(3))
+        decay_kernel[(1,)](x, gates, y, x if g is None else g.contiguous(), dx, dgates, x.numel(), g is not None,
+                           cls.is_naive, BLOCK=16)  # fmt: skip
+        return (y,) if g is None else (dx, dgates)
+
+    @staticmethod
+    def forward(ctx, x, gates):
+        ctx.save_for_backward(x, gates)
+        return Decayed.launch(x, gates, None)[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return Decayed.launch(*ctx.saved_tensors, g)
+
+
+class NaivelyDecayed(Decayed):
+    is_naive = True
+
+    @staticmethod
+    def forward(ctx, x, gates):
+        ctx.save_for_backward(x, gates)
+        return NaivelyDecayed.launch(x, gates, None)[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return NaivelyDecayed.launch(*ctx.saved_tensors, g)
+
+
+@triton.jit
+def softplus_kernel(x, y, dy, n, IS_BACK: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    e = tl.exp(tl.load(x + i, mask=i < n, other=0.0))
+    if IS_BACK:
+        tl.store(y + i, tl.load(dy + i, mask=i < n, other=0.0) * e / (1 + e), mask=i < n)
+    else:
+        tl.store(y + i, tl.log(1 + e), mask=i < n)
+
+
+class NaiveSoftplus(torch.autograd.Function):
+    @staticmethod
+    def launch(x, dy):
+        y = torch.empty_like(x)
+        softplus_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, dy, x.numel(), dy is not x, BLOCK=BLOCK)
+        return y
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        return NaiveSoftplus.launch(x, x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return NaiveSoftplus.launch(*ctx.saved_tensors, g.contiguous())

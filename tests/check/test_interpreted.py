@@ -118,6 +118,25 @@ def test_optional_tensors_are_given(name, expected):
 
 
 @needs_interpreter
+@pytest.mark.parametrize(
+    ("name", "inputs", "expected"),
+    [
+        ("Decayed", (torch.randn(14), -torch.rand(14)), None),
+        ("NaivelyDecayed", (torch.randn(14), -torch.rand(14)), "with gates times"),
+        ("NaiveSoftplus", (torch.randn(14),), "it begins at x = 88.7"),
+    ],
+)
+def test_overflow_of_float32_that_float64_hides(name, inputs, expected):
+    inputs = [x.double() for x in inputs]
+    report = pullback.check(f"{FILE}:{name}", *inputs, select=("PB101", "PB301"), budget=20)
+    found = [f for f in report.findings if f.severity in ("error", "warning")]
+    assert all(f.rule == "PB301" and expected in f.message for f in found)
+    assert bool(found) == (expected is not None)
+    for finding in found:
+        assert "nan and should be" in printed_by(finding.reproduce) or "inf" in printed_by(finding.reproduce)
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

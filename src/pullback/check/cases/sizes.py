@@ -105,6 +105,14 @@ def beyond(case: Case, lengths: Collection[int]) -> Iterator[Case]:
                 yield resized(case, {size: length + 1})
 
 
+def partly_filled(case: Case, blocks: Collection[int]) -> Iterator[Case]:
+    """Yield the case with its largest size, if it exceeds a block, as one block and a third of another."""
+    longest = max(case.sizes - _sizes_of_weights(case), default=0)
+    shorter = [block for block in blocks if 1 < block < longest]
+    if shorter:
+        yield resized(case, {longest: max(shorter) + max(shorter) // 3})
+
+
 def single(case: Case) -> Iterator[Case]:
     """Yield the case with each size class 1: one token after a state."""
     for size in sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True):
@@ -181,7 +189,9 @@ def keeps_ratios(base: Case, case: Case) -> bool:
     """Whether each size of a variant that was a multiple of another, such as that of two matrices in one, still is."""
     change: dict[int, int] = {}
     for p in base.all_tensors.keys() & case.all_tensors.keys():
-        for old, new in zip(base.all_tensors[p].shape, case.all_tensors[p].shape, strict=False):
+        if base.all_tensors[p].ndim != case.all_tensors[p].ndim:
+            return False
+        for old, new in zip(base.all_tensors[p].shape, case.all_tensors[p].shape, strict=True):
             if change.setdefault(old, new) != new:
                 return False
     pairs = ((a, b) for a in change for b in change if 1 < a < b and b % a == 0)
@@ -247,7 +257,8 @@ def broadcasts(case: Case) -> Iterator[Case]:
     """Yield the case with one input of a shape that broadcasts to the original, if there are several tensors.
 
     A forward may accept these by accident: a failure here is reported with that remark. Whole numbers may be indices
-    into what would shrink, or lengths of it: beside them nothing does.
+    into what would shrink, or lengths of it: beside them nothing does. Each has memory of its own: a kernel that reads
+    beyond it must not find the rest of the original.
     """
     if sum(isinstance(v, Tensor) for v in case.values) < 2 or any(map(_counts, case.values)):
         return
@@ -257,16 +268,16 @@ def broadcasts(case: Case) -> Iterator[Case]:
             continue
         for dim in range(t.ndim):
             if t.shape[dim] > 1:
-                one = t.narrow(dim, 0, 1)
+                one = t.narrow(dim, 0, 1).clone()
                 yield case.with_values(
                     {position: one}, f"{case.names[position]} with size 1 in dim {dim}", doubtful=True
                 )
         if t.ndim:
-            first = t.reshape(-1)[:1].reshape(()) if t.numel() else t.new_zeros(())
+            first = t.reshape(-1)[:1].reshape(()).clone() if t.numel() else t.new_zeros(())
             yield case.with_values({position: first}, f"{case.names[position]} with no dimension", doubtful=True)
             if t.ndim > 1 and t.shape[0]:
                 yield case.with_values(
-                    {position: t[0]}, f"{case.names[position]} without its first dimension", doubtful=True
+                    {position: t[0].clone()}, f"{case.names[position]} without its first dimension", doubtful=True
                 )
 
 

@@ -10,7 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import BuiltinMethodType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,11 @@ def recording(**settings: Any) -> Iterator[World]:
 
     with interpreter.inside(interpreter.World(**settings)) as world:
         yield world
+
+
+def as_written(is_interpreted: bool) -> AbstractContextManager[object]:
+    """Have the kernels of a block round as their types tell, if they are interpreted: else each float has 64 bits."""
+    return recording(lifts=False) if is_interpreted else nullcontext()
 
 
 def is_unwritten(t: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pullback.check.cases.sizes import partly_filled
 from pullback.check.numeric.elementwise import Columns, Elementwise, elementwise
 from pullback.check.numeric.scaled import Scaled, scaled
 from pullback.check.numeric.sweep import Sweeper, SweptQuantity
@@ -67,9 +68,12 @@ class AccuracyFacts:
         if facts.draws or facts.backward_draws or not facts.backward_works or self.sweeper is not None:
             return []
         found = []
-        for trial in scaled(facts.subject, facts.base, facts.leaves_out):
-            facts.events.beat()
-            found.append(trial)
+        for example in (facts.base, *partly_filled(facts.base, facts.blocks)):
+            for trial in scaled(facts.subject, example, facts.leaves_out):
+                facts.events.beat()
+                found.append(trial)
+                if facts.subject.is_interpreted and facts.clock.seconds() > facts.options.budget:
+                    return found
         return found if found and found[0].amount == 1 else []
 
     def sweep(self, dtype: torch.dtype) -> Sweep | None:

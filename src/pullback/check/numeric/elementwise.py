@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.find.kernels import as_written
 from pullback.check.subject import Subject
 from pullback.check.trial import ForwardRun, Raised, as_real, forward, vjp
 from pullback.dtypes import has_derivative
@@ -48,15 +50,20 @@ class Elementwise:
             Raised: if the forward or the backward refuses one of them.
         """
         count = len(at[self.names[0]])
-        run = forward(self.subject, self.case(dtype, at))
-        value = run.outputs[0].detach()
-        return [t.flatten()[:count] for t in (value, *self._slopes(run))]
+        with self._in(dtype):
+            run = forward(self.subject, self.case(dtype, at))
+            value = run.outputs[0].detach()
+            return [t.flatten()[:count] for t in (value, *self._slopes(run))]
 
     def values(self, dtype: torch.dtype, at: Columns) -> Tensor:
         """Return the value alone."""
         moved = self.case(dtype, at).tensors
-        run = forward(self.subject, self.case(dtype, at), moved=moved, call=self.subject.relaxation)
+        with self._in(dtype):
+            run = forward(self.subject, self.case(dtype, at), moved=moved, call=self.subject.relaxation)
         return run.outputs[0].flatten()[: len(at[self.names[0]])]
+
+    def _in(self, dtype: torch.dtype) -> AbstractContextManager[object]:
+        return as_written(self.subject.is_interpreted and dtype != torch.float64)
 
     def _slopes(self, run: ForwardRun) -> list[Tensor]:
         gradients = vjp(run, [torch.ones_like(out) for out in run.roots])

@@ -1,11 +1,15 @@
 """Subjects that mix elements, on their example scaled up, scaled down and shifted: float32 and 16 bits against float64.
 
+Interpreted kernels run as they are written, and with gates alone scaled, too.
+
 The float64 run gets exactly the numbers of the other one. It is the reference for a tensor if it is finite and small
 changes of the inputs change it little. For 16 bits there is a float32 run, too: errors that it shares are not counted.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,19 +19,31 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.cases.layouts import widened
 from pullback.check.cases.structure import is_structured
+from pullback.check.find.kernels import as_written
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
 
 _FACTORS = (1.0, 10.0, 100.0, 1e3, 1e4, 0.1, 1e-2, 1e-3, 1e-4)
+_GATE_FACTORS = (10.0, 30.0)
+"""Those for one input alone of interpreted kernels, whose elements have one sign.
+
+It may hold gates, which kernels add up: their sum over a block shall overflow exp in float32, but not in float64.
+"""
 _SHIFTS = (100.0, 1000.0)
 _NARROW_FACTORS = (1.0, 10.0, 100.0)
 # So the condition number of the whole is at most 2²⁰, and a rounding of 2⁻⁵³ at the start of the float64 run costs
 # about 2⁻³³ of the largest element, 1/512 of half an ulp of float32.
 _STEADY_BY, _STEADY = 2.0**-44, 2.0**-24
 """Relative change of the inputs, and the change of a tensor that it may cause, of its largest element."""
+_NEAR = 2.0**-13
+"""Error, relative to the largest element, below which no rule reports anything."""
 _STEADY_RUNS, _SPREAD_RUNS = 2, 6
-_BISECTIONS = 12
+_BISECTIONS, _FEW_BISECTIONS = 12, 4
+
+
+Change = Callable[[Case, float], Case]
+"""Changes numbers of an example by an amount."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +100,16 @@ class Scaled:
     Attributes:
         case: the variant, in the narrower dtype.
         label: its change of the example.
-        change: applies it to a tensor, by a factor or a shift.
+        example: what is changed.
+        change: applies it to the example, by a factor or a shift.
         amount: the factor or the shift.
         tensors: values and gradients for which float64 is a reference.
     """
 
     case: Case
     label: str
-    change: Callable[[Tensor, float], Tensor]
+    example: Case
+    change: Change
     amount: float
     tensors: tuple[ScaledResult, ...]
 
@@ -116,33 +134,44 @@ def scaled(subject: Subject, base: Case, leaves_out: Callable[[Case], bool] = la
     """
     if any(t.is_complex() or not t.numel() for t in base.tensors):
         return
-    changes: list[tuple[Callable[[Tensor, float], Tensor], float, torch.dtype]]
-    changes = [(_times, factor, torch.float32) for factor in _FACTORS]
-    changes += [(_times, factor, dtype) for dtype in (torch.bfloat16, torch.float16) for factor in _NARROW_FACTORS]
-    if not any(is_structured(t) or (t.ndim > 1 and t.shape[-1] == t.shape[-2]) for t in base.tensors):
-        changes += [(_moved, shift, torch.float32) for shift in _SHIFTS]
-    for change, amount, dtype in changes:
-        case = _changed(base, change, amount, dtype)
+    for change, amount, dtype in _changes(subject, base):
+        case = cast(change(base, amount), dtype)
         if leaves_out(case) or leaves_out(widened(case)):
             return
         yield from measured(subject, base, change, amount, dtype)
 
 
+def _changes(subject: Subject, base: Case) -> Iterator[tuple[Change, float, torch.dtype]]:
+    if subject.is_interpreted:
+        yield _times, 1.0, torch.float32
+        gates = [p for p in base.wrt if base.values[p].ndim and _has_one_sign(base.values[p])]
+        for p, factor in itertools.product(gates, _GATE_FACTORS):
+            yield functools.partial(_times_alone, p), factor, torch.float32
+        yield _times, _FACTORS[2], torch.float32
+        return
+    yield from ((_times, factor, torch.float32) for factor in _FACTORS)
+    yield from ((_times, factor, dtype) for dtype in (torch.bfloat16, torch.float16) for factor in _NARROW_FACTORS)
+    if not any(is_structured(t) or (t.ndim > 1 and t.shape[-1] == t.shape[-2]) for t in base.tensors):
+        yield from ((_plus, shift, torch.float32) for shift in _SHIFTS)
+
+
 def measured(
     subject: Subject,
     base: Case,
-    change: Callable[[Tensor, float], Tensor],
+    change: Change,
     amount: float,
     dtype: torch.dtype = torch.float32,
 ) -> Iterator[Scaled]:
     """Yield the example changed by one amount, run in a dtype and in float64; nothing if the subject refuses it."""
-    case = _changed(base, change, amount, dtype)
+    case = cast(change(base, amount), dtype)
     wide = widened(case)
     try:
-        got = results(subject, case)
-        inside = results(subject, cast(case, torch.float32)) if dtype.itemsize == 2 else [("", None)] * len(got)
+        with as_written(subject.is_interpreted):
+            got = results(subject, case)
+            inside = results(subject, cast(case, torch.float32)) if dtype.itemsize == 2 else [("", None)] * len(got)
         right = results(subject, wide)
-        nudged_runs = [results(subject, _nudged(wide, _STEADY_BY, seed)) for seed in range(_STEADY_RUNS)]
+        runs = 0 if all(map(_agree, got, right)) else _STEADY_RUNS
+        nudged_runs = [results(subject, _nudged(wide, _STEADY_BY, seed)) for seed in range(runs)]
     except Raised:
         return
     pairs = [
@@ -150,13 +179,28 @@ def measured(
         for (name, g), (_, i), (_, r), *others in zip(got, inside, right, *nudged_runs, strict=True)
         if g.shape == r.shape and r.numel() and _is_steady(r, [t for _, t in others])
     ]
-    yield Scaled(case, case.label, change, amount, tuple(pairs))
+    yield Scaled(case, case.label, base, change, amount, tuple(pairs))
 
 
-def _changed(base: Case, change: Callable[[Tensor, float], Tensor], amount: float, dtype: torch.dtype) -> Case:
-    label = f"inputs times {amount:.6g}" if change is _times else f"inputs plus {amount:.6g}"
+def _times(base: Case, factor: float) -> Case:
+    return _changed(base, lambda t: t * factor, f"inputs times {factor:.6g}")
+
+
+def _has_one_sign(t: Tensor) -> bool:
+    return bool((t <= 0).all() | (t >= 0).all())
+
+
+def _times_alone(position: int, base: Case, factor: float) -> Case:
+    return base.with_values({position: base.values[position] * factor}, f"{base.names[position]} times {factor:.6g}")
+
+
+def _plus(base: Case, shift: float) -> Case:
+    return _changed(base, lambda t: t + shift, f"inputs plus {shift:.6g}")
+
+
+def _changed(base: Case, change: Callable[[Tensor], Tensor], label: str) -> Case:
     several = any(t.numel() > 1 for t in base.tensors)
-    return cast(base.map_inputs(lambda t: t if several and t.numel() == 1 else change(t, amount), label), dtype)
+    return base.map_inputs(lambda t: t if several and t.numel() == 1 else change(t), label)
 
 
 def results(subject: Subject, case: Case) -> list[tuple[str, Tensor]]:
@@ -184,6 +228,12 @@ def spread(subject: Subject, trial: Scaled, which: int, label: str) -> float:
     return most
 
 
+def _agree(got: tuple[str, Tensor], right: tuple[str, Tensor]) -> bool:
+    """Whether a tensor is so near its reference that nobody asks whether that is steady."""
+    there, here = got[1].double(), right[1]
+    return there.shape == here.shape and bool(((there - here).abs() <= _NEAR * here.abs().amax()).all())
+
+
 def _is_steady(right: Tensor, others: Sequence[Tensor]) -> bool:
     if not bool(torch.isfinite(right).all()):
         return False
@@ -207,21 +257,14 @@ def cast(case: Case, dtype: torch.dtype) -> Case:
     return case.map_distinct(floating, lambda t: t.to(dtype))
 
 
-def _times(t: Tensor, factor: float) -> Tensor:
-    return t * factor
-
-
-def _moved(t: Tensor, shift: float) -> Tensor:
-    return t + shift
-
-
-def first_bad(subject: Subject, base: Case, trial: Scaled, bad: Callable[[Scaled], bool]) -> Scaled:
+def first_bad(subject: Subject, trial: Scaled, bad: Callable[[Scaled], bool]) -> Scaled:
     """Return the trial with the least change that is bad, by bisection between the example and a bad trial."""
     # Between factors by the geometric mean: 12 steps leave of 1 to 10⁴ an interval of ratio 10^(4 / 2¹²) = 1.002.
-    good, found = (1.0 if trial.change is _times else 0.0), trial
-    for _ in range(_BISECTIONS):
-        middle = (good * found.amount) ** 0.5 if trial.change is _times else (good + found.amount) / 2
-        there = next(measured(subject, base, trial.change, middle, trial.dtype), None)
+    is_shift = trial.change is _plus
+    good, found = (0.0 if is_shift else 1.0), trial
+    for _ in range(_FEW_BISECTIONS if subject.is_interpreted else _BISECTIONS):
+        middle = (good + found.amount) / 2 if is_shift else (good * found.amount) ** 0.5
+        there = next(measured(subject, trial.example, trial.change, middle, trial.dtype), None)
         if there is None:
             return found
         if bad(there):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pullback.check.case import Case
-from pullback.check.cases.repro import bind, variables
+from pullback.check.cases.repro import bind, call_text, variables
 from pullback.check.derivative.agreement import show
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import ORDINARY, PASSED, Columns, Onset, is_within
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from pullback.check.numeric.scaled import Scaled, ScaledResult, first_bad, spread
-from pullback.check.trial import standard_cotangents
+from pullback.check.trial import forward, standard_cotangents
 
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
@@ -152,7 +152,7 @@ def accuracy_finding(
         f"({name_of(spot.dtype)}){remark}",
         case=case,
         evidence=Evidence(spot.expected, spot.got, where=measured.label, dtype=name_of(spot.dtype)),
-        tail=_shown(case, measured.by, says),
+        tail=_as_written(audit, case, _shown(case, measured.by, says)),
         hint=hint,
     )
 
@@ -172,12 +172,22 @@ def gradient_lines(case: Case, by: str, says: str) -> list[str]:
     ]
 
 
+def _as_written(audit: Audit, case: Case, lines: list[str]) -> list[str]:
+    """Return lines at the end of a reproduction; those that make the call again as its interpreted kernels round."""
+    if not audit.subject.is_interpreted:
+        return lines
+    inside = ["with interpreter.inside(interpreter.World(lifts=False)):", f"    out = fn({call_text(case)})"]
+    return [*inside, *(f"    {line}" for line in lines)]
+
+
 def name_of(dtype: torch.dtype) -> str:
     """Write a dtype without "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
 _EVERY_DAY, _NOW_AND_THEN = 100.0, 1e4
+_LARGE = 2.0**100
+"""A result that grows so fast overflows soon anyway."""
 _HALF = 2.0**-12
 _MOST_OF_16_BITS = 8.0
 """Units in the last place of a tensor's largest element."""
@@ -192,16 +202,20 @@ def nonfinite_when_scaled(audit: Audit) -> Finding | None:
     trial = next((trial for trial in audit.numbers.scaled if _nonfinite(trial) is not None), None)
     if trial is None:
         return None
-    trial = first_bad(audit.subject, audit.base, trial, lambda there: _nonfinite(there) is not None)
+    trial = first_bad(audit.subject, trial, lambda there: _nonfinite(there) is not None)
     result = _nonfinite(trial)
     assert result is not None
     if trial.dtype.itemsize == 2:
         return _scaled_finding(audit, "spurious-nonfinite", "warning" if trial.amount == 1 else "info", trial, result)
     underflows = trial.amount < 1 and result.size == 0  # in float64, too, which is then no reference
     nan = bool(result.got.isnan().any()) and not underflows
-    severity: Severity = "info" if trial.largest > _NOW_AND_THEN else "warning"
+    severity: Severity = "info" if trial.largest > _NOW_AND_THEN or result.size > _LARGE else "warning"
     return _scaled_finding(
-        audit, "spurious-nonfinite", "error" if nan and trial.largest <= _EVERY_DAY else severity, trial, result
+        audit,
+        "spurious-nonfinite",
+        "error" if nan and trial.largest <= _EVERY_DAY and result.size <= _LARGE else severity,
+        trial,
+        result,
     )
 
 
@@ -218,6 +232,8 @@ def _is_finite(x: torch.Tensor | None) -> bool:
 
 def lost_when_scaled(audit: Audit, rule: str, zero: bool) -> Finding | None:
     """Return the change of the example at which most is lost of a tensor: an element that became 0, or another."""
+    if audit.subject.is_interpreted:  # PB907 knows how its kernels add and multiply
+        return None
     trials = [trial for trial in audit.numbers.scaled if trial.dtype == torch.float32]
     usual = [result.size for result in trials[0].tensors] if trials else []
     found: tuple[float, Scaled, ScaledResult] | None = None
@@ -268,7 +284,7 @@ def _scaled_finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, 
         f"the {result.label}{at} is {show(got)} and should be {says}{large} ({dtype})",
         case=trial.case,
         evidence=Evidence(right, got, worst_index=index or None, where=result.label, dtype=dtype),
-        tail=_scaled_lines(audit, trial, result, k, says),
+        tail=_as_written(audit, trial.case, _scaled_lines(audit, trial, result, k, says)),
         hint="subtract the maximum before exp, the mean before squares, and scale before norms"
         if result.inside is None
         else "compute in float32 inside: x.float() first, .to(x.dtype) last",
@@ -283,7 +299,7 @@ def _scaled_lines(audit: Audit, trial: Scaled, result: ScaledResult, k: int, say
             audit.floating_outs,
             f"print('the value is', outs[{number}].flatten()[{k}].item(), 'and should be', {says!r})",
         ]
-    run = audit.base_run
+    run = forward(audit.subject, trial.case)
     cotangents = [g.to(trial.dtype) for g in standard_cotangents(run.roots, run.differentiable)]
     input_index = next(o for o, p in enumerate(trial.case.wrt) if result.label == f"gradient of {trial.case.names[p]}")
     return [

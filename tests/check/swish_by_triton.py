@@ -371,3 +371,18 @@ class NaiveSoftplus(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return NaiveSoftplus.launch(*ctx.saved_tensors, g.contiguous())
+
+
+class TwoDtypes(torch.autograd.Function):
+    """x w wᵀ; under autocast the second product gets tensors of two dtypes, since `out=` has none."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        y = torch.zeros(x.shape[0], w.shape[0], dtype=x.dtype, device=x.device)
+        return torch.addmm(y, x @ w, w.t(), out=y)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w @ w.t(), x.t() @ g @ w + g.t() @ x @ w

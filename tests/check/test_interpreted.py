@@ -137,6 +137,15 @@ def test_overflow_of_float32_that_float64_hides(name, inputs, expected):
 
 
 @needs_interpreter
+def test_operation_on_two_dtypes_under_autocast_is_a_warning():
+    inputs = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
+    report = pullback.check(f"{FILE}:TwoDtypes", *inputs, select=("PB101", "PB413"), budget=20)
+    (found,) = (f for f in report.findings if f.severity != "info")
+    assert (found.rule, found.severity) == ("PB413", "warning")
+    assert re.match(r"raises under torch.autocast.*mat1 and mat2 must have the same dtype", found.message)
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

@@ -121,3 +121,43 @@ def test_products_of_narrow_matrices_in_a_wide_type():
         print(y.dtype, torch.equal(y, a.float() @ b.float()))
     """)
     assert printed.split() == ["torch.float32", "True"]
+
+
+def test_sums_with_products_of_two_dtypes_raise_as_on_a_gpu():
+    printed = output_of("""
+        a, b, c = torch.randn(3, 4).bfloat16(), torch.randn(4, 5), torch.zeros(3, 5)
+        with torch.autocast("cpu"), interpreter.inside(interpreter.World(lifts=False)):
+            try:
+                interpreter.hosting(torch.addmm)(c, a, b, out_dtype=torch.float32)
+            except RuntimeError as error:
+                print(error)
+    """)
+    assert "same dtype" in printed
+
+
+def test_autocast_of_a_gpu_is_that_of_the_cpu():
+    printed = output_of("""
+        @torch.amp.custom_fwd(device_type="cuda")
+        def forward(ctx, x, w):
+            ctx.save_for_backward(x, w)
+            print(torch.is_autocast_enabled(), torch.is_autocast_enabled("cuda"), torch.get_autocast_gpu_dtype())
+            with torch.autocast("cuda", enabled=False):
+                print((x @ w).dtype)
+            return x @ w
+
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx, g):
+            x, w = ctx.saved_tensors
+            return g @ w.t(), x.t() @ g
+
+        Product = type("Product", (torch.autograd.Function,), dict(
+            forward=staticmethod(forward), backward=staticmethod(backward)))
+        x, w = torch.randn(2, 3, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = Product.apply(x, w)
+        got = torch.autograd.grad(y, (x, w), torch.ones_like(y))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expected = torch.autograd.grad(x @ w, (x, w), torch.ones_like(y))
+        print(y.dtype, all(map(torch.equal, got, expected)), torch.is_autocast_enabled())
+    """)
+    assert printed.splitlines() == ["True True torch.bfloat16", "torch.float32", "torch.bfloat16 True False"]

@@ -28,7 +28,8 @@ _EMPTY = {
     torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
 }  # fmt: skip
 _NARROWING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
-_PRODUCTS = {torch.mm, torch.bmm, torch.addmm, torch.baddbmm}
+_SUMS = {torch.addmm, torch.baddbmm}
+_PRODUCTS = {torch.mm, torch.bmm} | _SUMS
 _NUMBERS = {
     torch.Tensor.item: 1, torch.Tensor.__int__: 1, torch.Tensor.__index__: 1, torch.Tensor.__float__: 1.0,
     torch.Tensor.__bool__: True, torch.equal: False,
@@ -77,6 +78,9 @@ class Host(TorchFunctionMode):
         kwargs = {name: self._here(x, name) for name, x in kwargs.items()}
         if func in _PRODUCTS and "out_dtype" in kwargs:  # PyTorch has them on a GPU only
             wide = kwargs.pop("out_dtype")
+            if func in _SUMS and len({x.dtype for x in args[1:3]}) > 1:
+                with torch.autocast("cpu", enabled=False):  # which leaves these alone on a GPU
+                    return func(*args)  # raises
             args = tuple(x.to(wide) if isinstance(x, torch.Tensor) else x for x in args)
         out = func(*args, **kwargs)
         if func in _EMPTY and out.dtype == torch.float64 and out.numel() and out.device.type == "cpu":
@@ -153,6 +157,7 @@ def enter() -> None:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # host code under `torch.compile` runs as it stands
     _replace_launches()
     _replace_driver()
+    _replace_autocast()
     _adopt_functions()
 
 
@@ -220,6 +225,28 @@ def _replace_driver() -> None:
     torch.cuda.is_available = lambda: is_available() if _is_of_torch(sys._getframe(1)) else _is_hosted()
     for module in (torch.cuda, torch.cpu):
         module.device = lambda device=None: contextlib.nullcontext()  # type: ignore[attr-defined]
+
+
+def _replace_autocast() -> None:
+    """Have what code says of the autocast of a GPU hold for that of the CPU, where its tensors are."""
+
+    def moved(call: Callable[..., Any], index: int = 0) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            given = (*args[:index], *("cpu" if x == "cuda" else x for x in args[index : index + 1]), *args[index + 1 :])
+            if kwargs.get("device_type") == "cuda":
+                kwargs["device_type"] = "cpu"
+            return call(*given, **kwargs)
+
+        return run
+
+    for name in ("custom_fwd", "custom_bwd"):
+        setattr(torch.amp, name, moved(getattr(torch.amp, name)))
+    torch.autocast.__init__ = moved(torch.autocast.__init__, 1)  # type: ignore[method-assign]
+    is_enabled = torch.is_autocast_enabled
+    torch.is_autocast_enabled = moved(lambda device="cpu": is_enabled(device))  # by default that of a GPU
+    torch.get_autocast_dtype = moved(torch.get_autocast_dtype)
+    torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
 
 
 def _adopt_functions() -> None:

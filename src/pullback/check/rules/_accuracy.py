@@ -16,6 +16,7 @@ from pullback.check.derivative.agreement import show
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import ORDINARY, PASSED, Columns, Onset, is_within
 from pullback.check.numeric.sweep import Sweeper, SweptQuantity
+from pullback.check.rules._kernels import rounding
 from pullback.report.model import Evidence, Finding, Severity, Verdict
 from pullback.stable.formats import Floats, Mask
 
@@ -176,8 +177,7 @@ def _as_written(audit: Audit, case: Case, lines: list[str]) -> list[str]:
     """Return lines at the end of a reproduction; those that make the call again as its interpreted kernels round."""
     if not audit.subject.is_interpreted:
         return lines
-    inside = ["with interpreter.inside(interpreter.World(lifts=False)):", f"    out = fn({call_text(case)})"]
-    return [*inside, *(f"    {line}" for line in lines)]
+    return rounding([f"out = fn({call_text(case)})", *lines])
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -88,6 +88,11 @@ def first_difference(one: KernelRun, other: KernelRun) -> TensorDifference | Non
     return None if found is None else replace(found, tensor_index=found.tensor_index + len(one.outputs))
 
 
+def rounding(lines: Sequence[str]) -> list[str]:
+    """Return lines of a reproduction in a world in which kernels round as they are written."""
+    return ["with interpreter.inside(interpreter.World(lifts=False)):", *(f"    {line}" for line in lines)]
+
+
 def differing(
     audit: Audit,
     rule: str,

@@ -24,6 +24,10 @@ and shifted by 100 and 1000. The reference is a float64 run on the same inputs, 
 severity depends on the largest input. In bfloat16 and float16 the function runs on the example (a warning) and on ten
 and a hundred times the example (an info); there the same function in float32 must be finite too.
 
+Triton kernels that are interpreted run as they are written, against a run in float64: on the example, on a hundred
+times it, and with each input of one sign alone 10 and 30 times as large, since such inputs may be gates, which kernels
+add up before `exp`.
+
 ## Bad
 ```python
 class Softplus(torch.autograd.Function):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -219,7 +221,15 @@ def _replace_driver() -> None:
     is_available = torch.cuda.is_available
     torch.cuda.is_available = lambda: is_available() if _is_of_torch(sys._getframe(1)) else _is_hosted()
     for module in (torch.cuda, torch.cpu):
-        module.device = lambda device=None: contextlib.nullcontext()  # type: ignore[attr-defined]
+        module.device = _OnDevice  # type: ignore[attr-defined]
+
+
+class _OnDevice(contextlib.nullcontext[None]):
+    """In place of `torch.cuda.device`: there is one device, of index 0."""
+
+    def __init__(self, device: Any = None) -> None:
+        super().__init__()
+        self.idx = 0
 
 
 def _adopt_functions() -> None:
@@ -299,7 +309,22 @@ def _belongs(module: str, package: str) -> bool:
 
 
 def _has_kernels(module: ModuleType) -> bool:
-    return _are_kernels_in(vars(module))
+    return _are_kernels_in(vars(module)) or _makes_kernels(module)
+
+
+_INNER_KERNEL = re.compile(r"^\s+@(?:triton\.)?jit\b|=\s*triton\.jit\(", re.MULTILINE)
+"""Matches the decorator of a kernel that a function defines, and a kernel made by a call."""
+
+
+def _makes_kernels(module: ModuleType) -> bool:
+    """Whether functions of a module make kernels when they are called."""
+    file = getattr(module, "__file__", None)
+    if not file or not file.endswith(".py"):
+        return False
+    with contextlib.suppress(OSError):
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
+        return "triton" in text and _INNER_KERNEL.search(text) is not None
+    return False
 
 
 def _are_kernels_in(names: dict[str, Any]) -> bool:

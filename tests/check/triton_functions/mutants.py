@@ -12,6 +12,7 @@ from typing import Literal
 from torch.autograd import Function
 
 RIGHT = Path(__file__).parent / "right"
+NATURAL = Path(__file__).parent / "natural"
 _serial = itertools.count()
 
 
@@ -48,7 +49,8 @@ class Mutant:
 
 
 def right_names() -> list[str]:
-    return sorted(path.stem for path in RIGHT.glob("[!_]*.py"))
+    """Names of the right modules, of both folders."""
+    return sorted(path.stem for folder in (RIGHT, NATURAL) for path in folder.glob("[!_]*.py"))
 
 
 def source(mutant: Mutant) -> str:
@@ -69,7 +71,7 @@ def load(mutant: Mutant, directory: Path) -> ModuleType:
 
 def load_right(name: str) -> ModuleType:
     """A fresh import of a right module."""
-    return _import(RIGHT / f"{name}.py")
+    return _import((RIGHT if (RIGHT / f"{name}.py").exists() else NATURAL) / f"{name}.py")
 
 
 def function_of(module: ModuleType) -> type[Function]:

@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 
 @triton.jit
@@ -46,8 +45,9 @@ class ClassMeans(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, g):
+        if torch.is_grad_enabled():
+            raise RuntimeError("ClassMeans has no second derivative")
         labels, counts = ctx.saved_tensors
         dx = torch.empty(labels.shape, dtype=g.dtype, device=g.device)
         n = dx.numel()

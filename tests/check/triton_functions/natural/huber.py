@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 
 @triton.jit
@@ -37,8 +36,9 @@ class HuberSum(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, g):
+        if torch.is_grad_enabled():
+            raise RuntimeError("HuberSum has no second derivative")
         x, target = ctx.saved_tensors
         dx = torch.empty_like(x)
         n = x.numel()

@@ -83,15 +83,18 @@ _NAMED_TYPE = re.compile(r"'(\w+)' object|not '?(\w+)'?$")
 
 
 def of_environment(reason: str) -> bool:
-    """Whether a call failed for lack of a feature of this machine or process, whatever its arguments."""
-    return _ENVIRONMENT.search(reason) is not None
+    """Whether a call failed for lack of a feature of this machine or process, whatever its arguments.
+
+    A kernel that the interpreter refuses is none: its message speaks of Triton, but other sizes may do.
+    """
+    return _ENVIRONMENT.search(reason) is not None and "KernelError" not in reason
 
 
 def attempt(subject: Subject, case: Case) -> Attempt:
     """Make the call, forward and backward.
 
-    One whose kernels leave the bounds of their tensors may have arguments that do not fit each other: a kernel raises
-    no error for these. It is an example only if there is no other.
+    One whose kernels leave the bounds of their tensors, or memory unwritten, may have arguments that do not fit each
+    other: a kernel raises no error for these. It is an example only if there is no other.
     """
     if not subject.is_interpreted:
         return _attempt(subject, case)
@@ -123,6 +126,8 @@ def _attempt(subject: Subject, case: Case) -> Attempt:
         grads = vjp(run, standard_cotangents(roots))  # ones give 0 where outputs sum to 1
     except Raised as raised:
         return Attempt(_of_failed_backward(case, raised), str(raised), raised.error)
+    if subject.is_interpreted and any(g is not None and bool(is_unwritten(g).any()) for g in grads):
+        return Attempt(Score.RAN_BACK, "backward returned memory that it never wrote")
     if any(g is not None and bool((_elements(g) != 0).any()) for g in grads):
         return Attempt(Score.PERFECT)
     return Attempt(Score.RAN_BACK, "every gradient was zero")

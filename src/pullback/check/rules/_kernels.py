@@ -35,6 +35,14 @@ def irregularities(
                 yield _irregular(audit, rule, run, found, hint)
 
 
+MAY_MISFIT = "the call was guessed, and its arguments may not fit each other: give inputs"
+
+
+def may_misfit(audit: Audit) -> bool:
+    """Whether the arguments of the example may not fit each other, for which kernels raise no error."""
+    return audit.subject.is_interpreted and audit.guessed and len(audit.base.values) > 1
+
+
 def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hint: str) -> Finding:
     where = f"kernel {found.kernel} ({shown_line(found.file, found.line)}), program {found.program}"
     finding = audit.finding(
@@ -51,9 +59,8 @@ def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hin
         ],
         hint=hint,
     )
-    if run.case is audit.base and audit.guessed and len(audit.base.values) > 1:
-        may_misfit = "the call was guessed, and its arguments may not fit each other: give inputs"
-        finding = replace(finding, severity="warning", verdict="inconclusive", hint=may_misfit)
+    if run.case is audit.base and may_misfit(audit):
+        finding = replace(finding, severity="warning", verdict="inconclusive", hint=MAY_MISFIT)
     return at_line(audit, finding, found.file, found.line)
 
 

@@ -39,7 +39,8 @@ Training converges more slowly, or to another solution, and nothing raises.
 - One warning for all inputs that may not be valid inputs. Guessed inputs also give a warning if the gradient is correct
   for another guess; the audit then goes on with that guess.
 - If the forward returns memory that it never wrote, only that is reported, and no rule compares values. It is an error
-  where an interpreted Triton kernel wrote part of a differentiable output, else a warning.
+  where an interpreted Triton kernel wrote part of a differentiable output, else a warning. Memory that interpreted
+  kernels leave unwritten on a guessed call of several arguments is a warning: these may not fit each other.
 - A gradient that is `None` is PB107. If PB107 does not run, this rule reports it; it too is a warning if the example
   was guessed.
 - Sampling proves nothing about values that were not sampled.
@@ -119,6 +120,7 @@ import ast
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
@@ -142,6 +144,7 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, flat_in, severity_of
 from pullback.check.derivative.repeatable import Unwritten
 from pullback.check.find.source import FunctionSource
+from pullback.check.rules._kernels import MAY_MISFIT, may_misfit
 from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import saved, text
@@ -514,6 +517,13 @@ def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> F
 
 def _unwritten(audit: Audit, where: Unwritten) -> Finding:
     """Report that a gradient, or an output, was never written: a fault, or a reason why the gradient is undecided."""
+    finding = _memory(audit, where)
+    if may_misfit(audit):
+        finding = replace(finding, severity="warning", verdict="inconclusive", hint=MAY_MISFIT)
+    return finding
+
+
+def _memory(audit: Audit, where: Unwritten) -> Finding:
     at = subscript(where.index)
     if where.kind == "output":
         is_fault = where.is_left_by_kernel

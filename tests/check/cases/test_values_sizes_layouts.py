@@ -224,6 +224,12 @@ def test_resizing_changes_only_the_given_size(shape, old, new):
     assert torch.isfinite(resized).all()
 
 
+@pytest.mark.parametrize("labels", [torch.tensor([[0.0, 1.0, 1.0]]), torch.tensor([[1.0, -1.0, -1.0]])])
+def test_labels_of_a_loss_stay_labels_at_a_larger_size(labels):
+    (resized,) = sizes.resized(case(labels), {3: 20}).tensors
+    assert set(resized.flatten().tolist()) == set(labels.flatten().tolist())
+
+
 def test_integer_equal_to_a_size_follows_it():
     call = make_case((normal(3, 5), 3, 3), {}, ["x", "count", "dim"])
     smaller = sizes.resized(call, {3: 2})

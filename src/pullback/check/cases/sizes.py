@@ -339,8 +339,13 @@ def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
 
 
 def _shuffled(t: Tensor) -> Tensor:
-    """Return a tensor with its elements shuffled and slightly apart: repeated rows would make matrices singular."""
+    """Return a tensor with its elements shuffled and slightly apart: repeated rows would make matrices singular.
+
+    Zeros and ones, and signs, stay what they are: they may be the labels of a loss.
+    """
     shuffled = t.flatten()[torch.randperm(t.numel(), generator=torch.Generator().manual_seed(0))]
+    if bool(((t == 0) | (t.abs() == 1)).all()):
+        return shuffled.reshape(t.shape)
     # Factors from 1 to 1 + 12/64. Equal rows get other factors, unless 13 divides their length.
     apart = 1 + torch.arange(t.numel()) % 13 / 64
     return (shuffled * apart).reshape(t.shape).to(t.dtype)

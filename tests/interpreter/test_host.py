@@ -165,3 +165,16 @@ def test_products_of_narrow_matrices_in_a_wide_type():
         print(y.dtype, torch.equal(y, a.float() @ b.float()))
     """)
     assert printed.split() == ["torch.float32", "True"]
+
+
+def test_an_input_of_float32_meets_memory_that_was_lifted():
+    printed = output_of("""
+        weight, bias = torch.randn(5, 4), torch.randn(3, 4, dtype=torch.float64)
+        @interpreter.hosting
+        def products():
+            x = torch.ones(3, 5, dtype=torch.float32, device="cuda")
+            products = x @ weight, torch.mm(x, weight), torch.nn.functional.linear(x, weight.T)
+            return *products, torch.einsum("ij,jk", x, weight)
+        print(*(out.dtype for out in products()))
+    """)
+    assert printed.split() == ["torch.float64"] * 4

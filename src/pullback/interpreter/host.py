@@ -31,6 +31,12 @@ _EMPTY = {
 }  # fmt: skip
 _NARROWING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 _PRODUCTS = {torch.mm, torch.bmm, torch.addmm, torch.baddbmm}
+_OF_ONE_DTYPE = _PRODUCTS | {
+    torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.mm,
+    torch.Tensor.bmm, torch.Tensor.addmm, torch.Tensor.baddbmm, torch.mv, torch.Tensor.mv, torch.dot, torch.Tensor.dot,
+    torch.einsum, torch.nn.functional.linear,
+}  # fmt: skip
+"""Products that refuse matrices of two dtypes."""
 _NUMBERS = {
     torch.Tensor.item: 1, torch.Tensor.__int__: 1, torch.Tensor.__index__: 1, torch.Tensor.__float__: 1.0,
     torch.Tensor.__bool__: True, torch.equal: False,
@@ -80,6 +86,8 @@ class Host(TorchFunctionMode):
         if func in _PRODUCTS and "out_dtype" in kwargs:  # PyTorch has them on a GPU only
             wide = kwargs.pop("out_dtype")
             args = tuple(x.to(wide) if isinstance(x, torch.Tensor) else x for x in args)
+        if self._lifts and func in _OF_ONE_DTYPE:
+            args = _widened(args)
         out = func(*args, **kwargs)
         if func in _EMPTY and out.dtype == torch.float64 and out.numel() and out.device.type == "cpu":
             torch.empty(0, dtype=torch.float64).set_(out.untyped_storage()).numpy()[:] = POISON
@@ -91,6 +99,20 @@ class Host(TorchFunctionMode):
         if isinstance(x, torch.device) or (isinstance(x, str) and (name == "device" or x.startswith("cuda"))):
             return self._device
         return self._device if name == "device" and isinstance(x, int) else x
+
+
+def _widened(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return factors with narrow floats as float64, if one of them is: a float32 input meets memory that was lifted."""
+    flat = [x for arg in args for x in (arg if isinstance(arg, tuple | list) else (arg,))]
+    if not any(isinstance(x, torch.Tensor) and _DTYPE(x) == torch.float64 for x in flat):
+        return args
+
+    def wide(x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            return [wide(each) for each in x]
+        return x.double() if isinstance(x, torch.Tensor) and _DTYPE(x) in _NARROW else x
+
+    return tuple(map(wide, args))
 
 
 def _is_of_torch(frame: FrameType) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from pullback.check.cases.templates import FAMILIES, SHAPES, SQUARE, SequenceOf,
 from pullback.check.find.kernels import is_unwritten, recording
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
+
+if TYPE_CHECKING:
+    from pullback.check.find.kernels import World
 
 
 class Score(IntEnum):
@@ -100,10 +103,22 @@ def attempt(subject: Subject, case: Case) -> Attempt:
         return _attempt(subject, case)
     with recording() as world:
         outcome = _attempt(subject, case)
-    is_outside = any(found.kind == "out-of-bounds" for found in world.irregularities)
-    if outcome.score == Score.PERFECT and is_outside:
+    if outcome.score == Score.PERFECT and _is_outside(world):
         return Attempt(Score.RAN_BACK, "a kernel reads or writes out of bounds")
     return outcome
+
+
+def leaves_bounds(subject: Subject, case: Case) -> bool:
+    """Whether the kernels of a call leave the bounds of their tensors, forward or backward."""
+    if not subject.is_interpreted:
+        return False
+    with recording() as world:
+        _attempt(subject, case)
+    return _is_outside(world)
+
+
+def _is_outside(world: World) -> bool:
+    return any(found.kind == "out-of-bounds" for found in world.irregularities)
 
 
 def _attempt(subject: Subject, case: Case) -> Attempt:

@@ -59,7 +59,7 @@ def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hin
         ],
         hint=hint,
     )
-    if run.case is audit.base and may_misfit(audit):
+    if run.case.doubtful or (run.case is audit.base and may_misfit(audit)):
         finding = replace(finding, severity="warning", verdict="inconclusive", hint=MAY_MISFIT)
     return at_line(audit, finding, found.file, found.line)
 

@@ -27,7 +27,7 @@ class RopePairs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, theta):
         B, T, H, D = x.shape
-        x = x.contiguous()
+        x, theta = x.contiguous(), theta.contiguous()
         y = torch.empty_like(x)
         rope_pairs_kernel[(B * T, triton.cdiv(H, 2))](x, y, theta, T, H, D, 1, BLOCK_H=2)
         ctx.save_for_backward(theta)

@@ -67,11 +67,12 @@ PACKAGES = (
     Package("mamba-ssm", "2.3.2.post1", "state spaces", ("mamba_ssm.ops.triton",), ("einops",)),
     Package("attorch", "67c2772", "layers", ("attorch",)),
 )  # fmt: skip
-"""Mamba is built with CUDA, and attorch is not published: put a checkout of each on the path."""
 CALLS = {
     "liger-kernel": kernel_calls.LIGER, "flash-linear-attention": kernel_calls.FLA, "unsloth": kernel_calls.UNSLOTH,
     "xformers": kernel_calls.XFORMERS, "mamba-ssm": kernel_calls.MAMBA, "attorch": kernel_calls.ATTORCH,
 }  # fmt: skip
+_FROM_A_CHECKOUT = ("mamba-ssm", "attorch")
+"""Packages that pip cannot install here: one is built with CUDA, the other is not published."""
 _WITH_STAND_INS = ("unsloth", "xformers", "mamba-ssm", "attorch")
 """Packages that import much that is not installed here: they are imported as the command line imports them."""
 _STEPS = (4e-3, 2e-3, 1e-3, 5e-4)
@@ -109,9 +110,8 @@ def main() -> int:
     if options.within:
         print(json.dumps([asdict(row) for row in _rows(options.within)]))
         return 0
-    wanted = [p for p in PACKAGES if not options.only or p.name in options.only.split(",")]
     found = {}
-    for package in wanted:
+    for package in wanted(options.only):
         print(f"{package.requirement} ...", file=sys.stderr, flush=True)
         found[package.requirement] = _of_package(package)
     _print(found)
@@ -139,12 +139,26 @@ def _of_package(package: Package) -> list[Row]:
     return [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
 
 
+def wanted(only: str | None) -> list[Package]:
+    """Return the packages of these names, separated by commas, or all; without those that can be had from nowhere."""
+    chosen = [p for p in PACKAGES if not only or p.name in only.split(",")]
+    lacking = [p for p in chosen if p.name in _FROM_A_CHECKOUT and not _on_path(p)]
+    for package in lacking:
+        print(f"{package.requirement}: left out, since no checkout of it is on the path", file=sys.stderr)
+    return [p for p in chosen if p not in lacking]
+
+
+def _on_path(package: Package) -> str:
+    """Return the folder of a package that is on the path; "" if none is."""
+    spec = importlib.util.find_spec(package.targets[0].partition(".")[0])
+    return str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else ""
+
+
 @contextmanager
 def provided(package: Package) -> Iterator[str]:
     """Yield the folder of a package: the one on the path, or else a temporary one, into which it is installed."""
-    spec = importlib.util.find_spec(package.targets[0].partition(".")[0])
-    if spec is not None and spec.origin is not None:
-        yield str(Path(spec.origin).parents[1])
+    if folder := _on_path(package):
+        yield folder
         return
     with installed(package) as folder:
         yield folder

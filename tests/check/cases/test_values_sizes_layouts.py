@@ -230,6 +230,13 @@ def test_labels_of_a_loss_stay_labels_at_a_larger_size(labels):
     assert set(resized.flatten().tolist()) == set(labels.flatten().tolist())
 
 
+def test_different_indices_that_become_equal_are_doubtful():
+    scatter = case(normal(6, 3, 8), torch.tensor([4, 0, 2]))
+    assert sizes.resized(scatter, {8: 1}).doubtful
+    assert not sizes.resized(scatter, {8: 9}).doubtful
+    assert not sizes.keeps_sizes(scatter, sizes.resized(scatter, {8: 1}))
+
+
 def test_integer_equal_to_a_size_follows_it():
     call = make_case((normal(3, 5), 3, 3), {}, ["x", "count", "dim"])
     smaller = sizes.resized(call, {3: 2})

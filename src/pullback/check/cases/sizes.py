@@ -132,7 +132,7 @@ def keeps_sizes(base: Case, case: Case) -> bool:
         return False
     after = case.all_tensors
     same = all(t.shape == after[p].shape for p, t in base.all_tensors.items() if p in after)
-    return same or not any(map(_counts, case.values))
+    return same or not any(map(_counts, (*base.values, *case.values)))
 
 
 def fit(base: Case, case: Case) -> bool:
@@ -292,9 +292,18 @@ def resized(case: Case, change: dict[int, int]) -> Case:
         and not any(may_hold_sizes(v) for v in case.values)
     )
     new = case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
+    if any(_are_distinct(t) and not _are_distinct(new.values[p]) for p, t in enumerate(case.values)):
+        new = replace(new, doubtful=True)  # a scatter may rely on it
     for partition in partitions(case):
         new = new if partition.holds(new) else partition.restored(new) or replace(new, doubtful=True)
     return new
+
+
+def _are_distinct(value: object) -> bool:
+    """Whether an argument holds whole numbers that are all different, too many for that to be a coincidence."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or has_derivative(value):
+        return False
+    return value.numel() >= _SHORTEST and value.unique().numel() == value.numel()
 
 
 def _leaves_a_multiple(case: Case, change: dict[int, int]) -> bool:

@@ -30,6 +30,9 @@ EXAMPLES = {
     "sorted": (normal(5, 7).sort(-1).values, lambda t: bool((t.diff(dim=-1) >= 0).all())),
     "falling": (-normal(5, 7).abs().cumsum(-1), lambda t: bool((t.diff(dim=-1) <= 0).all())),  # logarithms of decays
 }  # fmt: skip
+EXAMPLES["two equal halves"] = (
+    torch.cat([normal(5, 4)] * 2, -1), lambda t: torch.equal(t[..., :4], t[..., 4:])
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

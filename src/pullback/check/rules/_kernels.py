@@ -49,7 +49,7 @@ def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hin
         rule,
         "error",
         "wrong",
-        f"{where}: {found.what}" + (f"; with {run.case.label}" if run.case.is_variant else ""),
+        f"{where}: {found.what}" + (f"; with {run.case.phrase}" if run.case.is_variant else ""),
         case=run.case,
         tail=[
             audit.outs,
@@ -134,7 +134,7 @@ def differing(
         rule,
         "error",
         "wrong",
-        f"{message}: {what}, {where}" + (f"; with {run.case.label}" if run.case.is_variant else ""),
+        f"{message}: {what}, {where}" + (f"; with {run.case.phrase}" if run.case.is_variant else ""),
         case=run.case,
         evidence=Evidence(
             expected=where.expected, got=where.got, worst_index=where.index, where=what, dtype=_dtype(run)

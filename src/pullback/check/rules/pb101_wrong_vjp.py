@@ -128,7 +128,7 @@ from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.repro import bind, call_text
 from pullback.check.cases.sizes import keeps_sizes, resized
 from pullback.check.cases.values import TINY
-from pullback.check.derivative.agreement import show, subscript
+from pullback.check.derivative.agreement import difference, show, subscript
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import (
     cause,
@@ -463,7 +463,7 @@ def _message(result: FirstOrder, c: Comparison) -> str:
     if c.kink and c.low < c.high:
         right = f"is anything between {show(c.low)} and {show(c.high)}"
     what = f"the gradient of {name}{at} is {show(c.got)}, the derivative of the forward {right}"
-    where = "" if not result.case.is_variant else f" (with {result.case.label})"
+    where = "" if not result.case.is_variant else f" (with {result.case.phrase})"
     size = abs(c.gap / max(abs(c.low), abs(c.high), abs(c.got))) if c.is_small else 0.0
     return what + where + (f": a small difference, {size:.1g} of it" if c.is_small else "")
 
@@ -480,13 +480,24 @@ def _hint(audit: Audit, result: FirstOrder, c: Comparison, ratio: float | None) 
             "removes the difference; if not, look for a missing term"
         )
     if result.case.layout_only:
-        return "it is right for contiguous tensors: the backward reads memory in the wrong order"
+        reader = "the forward" if _depends_on_strides(audit, result.case) else "the backward"
+        return f"it is right for contiguous tensors: {reader} reads memory in the wrong order"
     if result.case.doubtful:
         return "support such inputs in the backward, or refuse them in the forward"
     on_base = [] if audit.base_result is None else audit.base_result.comparisons
     if result.case.is_variant and any(b.input_index == c.input_index and b.status == "ok" for b in on_base):
-        return f"it is right on the example: look at what the backward does with {result.case.label}"
+        return f"it is right on the example: look at what the backward does with {result.case.phrase}"
     return "re-derive the backward from the formula of the forward"
+
+
+def _depends_on_strides(audit: Audit, case: Case) -> bool:
+    """Whether the forward gives other values for the same inputs in contiguous tensors."""
+    try:
+        expected = [out.detach() for out in forward(audit.subject, contiguous(case)).outputs]
+        got = [out.detach() for out in forward(audit.subject, case).outputs]
+    except Raised:
+        return False
+    return difference(expected, got) is not None
 
 
 def _intended(audit: Audit, intent: Intent, severity: Severity, result: FirstOrder, comparison: Comparison) -> Finding:

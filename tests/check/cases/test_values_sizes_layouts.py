@@ -230,6 +230,14 @@ def test_labels_of_a_loss_stay_labels_at_a_larger_size(labels):
     assert set(resized.flatten().tolist()) == set(labels.flatten().tolist())
 
 
+def test_a_flag_may_ask_for_what_an_argument_stands_in_for():
+    for indices, doubtful in ((torch.zeros(1, dtype=torch.int32), True), (torch.tensor([2, 0, 1]), False)):
+        call = make_case((normal(3, 5), indices, False), {}, ["x", "indices", "has_indices"])
+        (other,) = values.other_numbers(call)
+        assert other.values[2] is True
+        assert other.doubtful == doubtful
+
+
 def test_different_indices_that_become_equal_are_doubtful():
     scatter = case(normal(6, 3, 8), torch.tensor([4, 0, 2]))
     assert sizes.resized(scatter, {8: 1}).doubtful

@@ -65,7 +65,8 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
     for position, value in enumerate(case.values):
         name = case.names[position]
         if isinstance(value, bool):
-            yield case.with_values({position: not value}, f"{name} = {not value}")
+            doubtful = case.doubtful or (not value and any(map(_may_stand_in, case.values)))
+            yield case.with_values({position: not value}, f"{name} = {not value}", doubtful=doubtful)
         elif isinstance(value, str):
             for word in words.get(name.rpartition(".")[2], ()):
                 if word != value:
@@ -78,6 +79,11 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
             yield case.with_values({position: dim}, f"{name} = {dim}")
         elif isinstance(value, int) and value == 0 and _FIRST.search(name):
             yield case.with_values({position: 1}, f"{name} = 1")
+
+
+def _may_stand_in(value: object) -> bool:
+    """Whether an argument is one whole number in a tensor: it may stand in for indices that only a flag asks for."""
+    return isinstance(value, Tensor) and value.shape == (1,) and not has_derivative(value)
 
 
 def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:

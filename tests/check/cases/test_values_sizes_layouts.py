@@ -238,6 +238,13 @@ def test_a_flag_may_ask_for_what_an_argument_stands_in_for():
         assert other.doubtful == doubtful
 
 
+@pytest.mark.parametrize(("shape", "doubtful"), [((3, 8), True), ((3, 7), False), ((4, 8), False)])
+def test_another_dim_of_odd_size_is_doubtful_beside_one_of_even_size(shape, doubtful):
+    (other,) = values.other_numbers(make_case((normal(*shape), 1), {}, ["x", "dim"]))
+    assert other.values[1] == 0
+    assert other.doubtful == doubtful
+
+
 def test_different_indices_that_become_equal_are_doubtful():
     scatter = case(normal(6, 3, 8), torch.tensor([4, 0, 2]))
     assert sizes.resized(scatter, {8: 1}).doubtful

@@ -76,7 +76,9 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
             yield case.with_values({position: other}, f"{name} = {other:g}")
         elif isinstance(value, int) and _DIM.search(name) and max(dims, default=0) > 1:
             dim = 0 if value % max(dims) else 1
-            yield case.with_values({position: dim}, f"{name} = {dim}")
+            halved = (t for t in case.all_tensors.values() if t.ndim == max(dims) and t.shape[value % t.ndim] % 2 == 0)
+            doubtful = case.doubtful or any(t.shape[dim] % 2 for t in halved)  # the forward may take halves of it
+            yield case.with_values({position: dim}, f"{name} = {dim}", doubtful=doubtful)
         elif isinstance(value, int) and value == 0 and _FIRST.search(name):
             yield case.with_values({position: 1}, f"{name} = 1")
 

@@ -61,6 +61,7 @@ def test_101_says_whether_the_forward_depends_on_strides():
     for target, reader in ((both, "the forward"), (backward, "the backward")):
         hints = [f.hint for f in pullback.check(target, normal(3, 5), select="PB101").findings]
         assert hints == [f"it is right for contiguous tensors: {reader} reads memory in the wrong order"]
+    assert {f.rule for f in pullback.check(both, normal(3, 5), select="PB101,PB501").findings} == {"PB501"}
 
 
 def test_501_unresolved_conjugate_input_is_a_warning():

@@ -1,6 +1,6 @@
 """Audits of the Functions with Triton kernels of published packages, without a GPU.
 
-Installs Liger-Kernel and flash-linear-attention into a temporary folder, and audits each Function that can be imported
+Installs each package into a temporary folder, if it is not on the path, and audits each Function that can be imported
 twice: by `pullback.check`, with the call of `kernel_calls.py`, and by the command line, without a call. Prints a table
 of each package: the number of Functions; of those that have a call, and of these audited; of those audited without one;
 the Functions with an error and a warning, by rule, where a call is given; and the median duration of these audits.
@@ -21,6 +21,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -32,8 +33,7 @@ from typing import Any
 
 import kernel_calls
 import torch
-from in_the_wild import installed
-from kernels_in_the_wild import CALLS, PACKAGES, functions
+from kernels_in_the_wild import CALLS, PACKAGES, functions, provided, wanted
 from rich.console import Console
 from rich.table import Table
 from side_by_side import place
@@ -74,12 +74,12 @@ def main() -> int:
         for row in _with_calls(options.within, options.budget):
             print(json.dumps(asdict(row)), flush=True)
         return 0
-    wanted = [p for p in PACKAGES if not options.only or p.name in options.only.split(",")]
+    packages = wanted(options.only)
     with ExitStack() as stack:
-        folders = {package.name: stack.enter_context(installed(package)) for package in wanted}
+        folders = {package.name: stack.enter_context(provided(package)) for package in packages}
         if options.programs:
             return _run_programs(options.programs, list(folders.values()))
-        found = {p.requirement: _of_package(p, folders[p.name], options) for p in wanted}
+        found = {p.requirement: _of_package(p, folders[p.name], options) for p in packages}
     _print(found)
     if options.json:
         options.json.write_text(json.dumps({n: [asdict(r) for r in rows] for n, rows in found.items()}, indent=1))
@@ -117,7 +117,8 @@ def _module(file: str, folder: str) -> str:
 def _output(command: Sequence[str], folders: Sequence[str], failure: str) -> str:
     path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as here:  # a package may write where it runs
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=here)
     if done.returncode:
         raise SystemExit(f"{failure}: {done.stderr[-2000:]}")
     return done.stdout
@@ -127,7 +128,13 @@ def _run_programs(page: Path, folders: Sequence[str]) -> int:
     """Run the programs of a page, and write what they print into it."""
 
     def ran(match: re.Match[str]) -> str:
-        output = _output([sys.executable, "-c", match[1]], folders, f"a program of {page} fails")
+        try:
+            output = _output([sys.executable, "-c", match[1]], folders, f"a program of {page} fails")
+        except SystemExit as error:
+            if "ModuleNotFoundError" not in str(error):
+                raise
+            print(f"left as it is: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+            return match[0]
         return f"```python\n{match[1]}```\n\n```text\n{output.strip()}\n```\n"
 
     page.write_text(_PROGRAM.sub(ran, page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Example calls of Functions with Triton kernels: Liger-Kernel and flash-linear-attention.
+"""Example calls of Functions with Triton kernels: Liger-Kernel, flash-linear-attention and five other packages.
 
 A table for each package, by module and class: a function that makes the arguments, by position or by name. Tensors are
 float64, on the CPU; sequences have two chunks, the second of which is not full; sizes differ where a kernel allows it.
@@ -471,6 +471,164 @@ def _ttt() -> dict[str, Any]:
     }  # fmt: skip
 
 
+# ---- Mamba, unsloth, xformers, attorch -------------------------------------------------------------------------------
+
+
+def _chunks(batch: int = 2, chunks: int = 3, size: int = 16) -> dict[str, Any]:
+    """Sequences of whole chunks with logarithms of decays that are summed within each."""
+    length = chunks * size
+    falling = -fixed(batch, H, chunks, size).exp() * 0.2
+    return {
+        "B": normal(batch, length, 1, K), "x": normal(batch, length, H, 16), "dt": share(batch, H, chunks, size),
+        "dA_cumsum": leaf(falling.cumsum(-1)),
+    }  # fmt: skip
+
+
+def _ssd() -> dict[str, Any]:
+    return {
+        "x": normal(B, 37, H, 16), "dt": share(B, 37, H), "A": leaf(-fixed(H).exp()), "B": normal(B, 37, 1, K),
+        "C": normal(B, 37, 1, K), "chunk_size": 16, "D": normal(H), "z": normal(B, 37, H, 16), "dt_bias": normal(H),
+        "initial_states": normal(B, H, 16, K), "dt_softplus": True, "return_final_states": True,
+    }  # fmt: skip
+
+
+def _siso() -> dict[str, Any]:
+    states = dict.fromkeys(("Input_Angle_State", "Input_SSM_State", "Input_K_State", "Input_V_State", "cu_seqlens"))
+    return {
+        "Q": normal(B, 37, 1, K), "K": normal(B, 37, 1, K), "V": normal(B, 37, H, 16),
+        "ADT": leaf(-fixed(B, H, 37).exp() * 0.2), "DT": share(B, H, 37), "Trap": share(B, H, 37),
+        "Q_bias": normal(H, K), "K_bias": normal(H, K), "Angles": normal(B, 37, H, 8), "D": normal(H),
+        "Z": normal(B, 37, H, 16), **states, "chunk_size": 16, "return_final_states": False,
+    }  # fmt: skip
+
+
+_MAMBA: Mapping[str, Make] = {
+    "k_activations:SwiGLU": lambda: (normal(3, 2, 14),),
+    "layer_norm:LayerNormFn": lambda: {
+        "x": normal(3, 5, 9), "weight": weight(9), "bias": normal(9), "residual": normal(3, 5, 9),
+        "x1": normal(3, 5, 9), "weight1": weight(9), "bias1": normal(9), "prenorm": True,
+    },
+    "layer_norm:LayerNormLinearFn": lambda: {
+        "x": normal(3, 5, 9), "norm_weight": weight(9), "norm_bias": normal(9), "linear_weight": normal(7, 9),
+        "linear_bias": normal(7), "residual": normal(3, 5, 9), "prenorm": True,
+    },
+    "layernorm_gated:LayerNormFn": lambda: {
+        "x": normal(3, 5, 16), "weight": weight(16), "bias": normal(16), "z": normal(3, 5, 16), "group_size": 8,
+    },
+    "ssd_chunk_scan:ChunkScanFn": lambda: {
+        **_chunks(), "C": normal(2, 48, 1, K), "prev_states": normal(2, 3, H, 16, K), "D": normal(H),
+        "z": normal(2, 48, H, 16),
+    },
+    "ssd_chunk_state:ChunkStateFn": _chunks,
+    "ssd_state_passing:StatePassingFn": lambda: {
+        "states": normal(2, 3, H, 16), "dA_chunk_cumsum": leaf(-fixed(2, H, 3).exp()),
+        "initial_states": normal(2, H, 16),
+    },
+    "ssd_combined:MambaChunkScanCombinedFn": _ssd,
+    "mamba3.mamba3_siso_combined:_Mamba3Function": _siso,
+}  # fmt: skip
+MAMBA: Mapping[str, Make] = {f"mamba_ssm.ops.triton.{name}": make for name, make in _MAMBA.items()}
+
+
+def _turned(head: int, *more: Any) -> tuple[Any, ...]:
+    """Cosines and sines for 7 positions, of both halves of a head."""
+    return (*(torch.cat([x, x], -1) for x in angles(7, head // 2)), *more)
+
+
+def _adapted(out: int, wide: int) -> tuple[Any, ...]:
+    """A frozen weight, its quantisation, two factors of low rank, and their scale."""
+    return fixed(out, wide), None, normal(2, wide), normal(out, 2), 0.5
+
+
+def _lora_mlp() -> tuple[Any, ...]:
+    from unsloth.kernels.swiglu import swiglu_DWf_DW_dfg_kernel, swiglu_fg_kernel
+
+    both = swiglu_fg_kernel, swiglu_DWf_DW_dfg_kernel
+    return normal(2, 5, 6), *_adapted(10, 6), *_adapted(10, 6), *_adapted(6, 10), *both, False
+
+
+def _grouped_gemm() -> tuple[Any, ...]:
+    from unsloth.kernels.moe.grouped_gemm.kernels import tuning
+
+    kinds = tuning.KernelConfigForward, tuning.KernelConfigBackward_dX, tuning.KernelConfigBackward_dW
+    sizes, order = torch.tensor([20, 0, 20], dtype=torch.int32), torch.randperm(40).to(torch.int32)
+    configs = (kind(16, 16, 16) for kind in kinds)
+    return normal(40, 32), normal(3, 48, 32), sizes, 1, order, True, False, None, False, *configs, *[False] * 3
+
+
+_UNSLOTH: Mapping[str, Make] = {
+    "layernorm:Fast_Layernorm": lambda: (normal(3, 5, 9), weight(9), normal(9), 1e-5),
+    "rms_layernorm:Fast_RMS_Layernorm": lambda: (normal(3, 5, 9), weight(9), 1e-6),
+    "cross_entropy_loss:Fast_CrossEntropyLoss": lambda: (normal(6, 11), labels(6, 11), 3.0, 0.5),
+    "rope_embedding:Fast_RoPE_Embedding": lambda: (normal(2, 5, 3, 16), *_turned(16)),
+    "rope_embedding:Fast_RoPE_Embedding_QK": lambda: (normal(2, 4, 5, 16), normal(2, 2, 5, 16), *_turned(16, None)),
+    "rope_embedding:Fast_RoPE_Embedding_QK_Positions": lambda: (
+        normal(2, 4, 5, 16), normal(2, 2, 5, 16), *_turned(16),
+    ),
+    "rope_embedding:Slow_RoPE_Embedding": lambda: (normal(2, 4, 5, 16), *(x[:5] for x in _turned(16)), None),
+    "qk_norm_rope:Fast_QK_Norm_RoPE": lambda: (
+        normal(2, 5, 4, 16), normal(2, 5, 2, 16), weight(16).detach(), weight(16).detach(),
+        *_turned(16, torch.zeros(1, dtype=torch.int32), 1e-6, 1e-6, False),
+    ),
+    "moe.grouped_gemm.interface:GroupedGemm": _grouped_gemm,
+    "fast_lora:LoRA_MLP": _lora_mlp,
+    "fast_lora:LoRA_QKV": lambda: (normal(2, 5, 6), *_adapted(8, 6), *_adapted(4, 6), *_adapted(4, 6), False),
+    "fast_lora:LoRA_W": lambda: (normal(2, 5, 6), *_adapted(7, 6)),
+}  # fmt: skip
+UNSLOTH: Mapping[str, Make] = {
+    **{f"unsloth.kernels.{name}": make for name, make in _UNSLOTH.items()},
+    "unsloth_zoo.temporary_patches.moe_router_triton:_RouterFunction": lambda: (
+        normal(7, 12), fixed(12), 3, 2, True, 2, 1, 2.5, False,
+    ),
+    "unsloth_zoo.temporary_patches.moe_fused_swiglu:_FusedSwiGLU": lambda: (normal(5, 14), 1, True, 1.702, 7.0, False),
+    "unsloth_zoo.temporary_patches.moe_triton_kernels:_WeightedUnpermute": lambda: (
+        normal(12, 5), torch.randperm(12), share(12), 6, 2, None,
+    ),
+    "unsloth_zoo.temporary_patches.mhc_sinkhorn:_SinkhornKnopp": lambda: (share(3, 4, 4), 4, 1e-6),
+}  # fmt: skip
+MADE_BY_THE_PACKAGE = {"unsloth.kernels.fast_lora:LoRA_MLP", "unsloth.kernels.moe.grouped_gemm.interface:GroupedGemm"}
+"""Functions whose arguments are objects of their package."""
+XFORMERS: Mapping[str, Make] = {
+    "xformers.ops.indexing:_IndexSelectCat": lambda: (
+        normal(6, 8), normal(5, 4), torch.tensor([4, 0, 2]), torch.tensor([1, 3]),
+    ),
+    "xformers.ops.swiglu_op:_SwiGLUDecomposedFunc": lambda: (
+        normal(4, 6), normal(5, 6), normal(5), normal(5, 6), normal(5), normal(6, 5), normal(6),
+    ),
+    "xformers.ops.unbind:_Unbind": lambda: (normal(3, 4, 5), 1),
+}  # fmt: skip
+
+
+def _batch_norm() -> dict[str, Any]:
+    return {
+        "input": normal(4, 6, 5), "training": True, "weight": weight(6), "bias": normal(6), "running_mean": fixed(6),
+        "running_var": fixed(6).exp(), "momentum": 0.1, "eps": 1e-5, "track_running_stats": True,
+    }  # fmt: skip
+
+
+_ATTORCH: Mapping[str, Make] = {
+    "act_layers:ActFuncAutoGrad": lambda: (normal(3, 7), "mish", 0.0, True),
+    "batch_norm_layer:BatchNormAutoGrad": _batch_norm,
+    "conv_layer:Conv2dAutoGrad": lambda: {
+        "input": normal(2, 4, 7, 6), "weight": normal(6, 2, 3, 3), "bias": normal(6), "groups": 2,
+    },
+    "cross_entropy_loss_layer:CrossEntropyLossAutoGrad": lambda: (
+        normal(6, 9), torch.randint(9, (6,)), positive(9).detach(),
+    ),
+    "glu_layer:GLUAutoGrad": lambda: (normal(3, 8, 5), 1, "silu"),
+    "layer_norm_layer:LayerNormAutoGrad": lambda: (normal(3, 5, 9), weight(9), normal(9)),
+    "linear_layer:LinearAutoGrad": lambda: (normal(2, 5, 6), normal(6, 7), normal(7), "relu"),
+    "multi_head_attention_kernels:_attention": lambda: (
+        *(normal(1, 2, 128, 32, scale=0.5) for _ in range(2)), normal(1, 2, 128, 32), True, 0.3,
+    ),
+    "nll_loss_layer:NLLLossAutoGrad": lambda: (normal(6, 9), torch.randint(9, (6,)), "mean", positive(9).detach()),
+    "p_loss_layers:PLossAutoGrad": lambda: (normal(4, 6), fixed(4, 6), 1, "mean"),
+    "rms_norm_layer:RMSNormAutoGrad": lambda: (normal(3, 5, 9), weight(9), 1e-5),
+    "softmax_layers:SoftmaxAutoGrad": lambda: (normal(3, 5, 9), False, True),
+}  # fmt: skip
+ATTORCH: Mapping[str, Make] = {f"attorch.{name}": make for name, make in _ATTORCH.items()}
+
+
 SKIPPED: Mapping[str, str] = {
     "liger_kernel.ops.fused_linear_scaled_cross_entropy:_TensorParallelFusedLinearPPOFallbackFunction": (
         "needs a process group"
@@ -493,6 +651,9 @@ SKIPPED: Mapping[str, str] = {
     "fla.ops.generalized_delta_rule.iplr.chunk:ChunkGeneralizedIPLRDeltaRuleFunction": "has no backward",
     "fla.ops.precond_gated_delta_rule.fused_recurrent:FusedRecurrentPrecondGatedDeltaRuleFunction": "has no backward",
     "fla.ops.cyfa.fused_recurrent:FusedRecurrentCyFAFunction": "has no backward",
+    "mamba_ssm.ops.triton.ssd_combined:MambaSplitConv1dScanCombinedFn": "needs the package causal_conv1d, in CUDA",
+    "xformers.ops.indexing:_ScaledIndexAdd": "changes its input in place",
+    "attorch.dropout_layer:DropoutAutoGrad": "draws its seed by Python's random",
 }
 """Functions without a call, and why."""
 MEANT: Mapping[str, str] = {

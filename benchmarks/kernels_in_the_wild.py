@@ -1,6 +1,6 @@
 """Functions with Triton kernels of published packages, run without a GPU.
 
-Installs Liger-Kernel and flash-linear-attention, at the versions given here, into a temporary folder, makes each call
+Installs each package, at the version given here, into a temporary folder, if it is not on the path, and makes each call
 of `kernel_calls.py` in the interpreter, and compares its backward with differences of its forward along a random
 direction of all inputs that require a gradient. Prints a table of each package: the number of Functions; of those with
 a call; of those that ran forward and backward; of those that agree with the differences within 1e-9, within 1e-6, or
@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -41,15 +44,37 @@ from torch import Tensor
 from wild_packages import Package
 
 from pullback import interpreter
+from pullback.check.find.importing import import_all, import_root
+from pullback.check.find.target import parse_target
 
+_ZOO = tuple(
+    f"unsloth_zoo.temporary_patches.{name}"
+    for name in ("moe_router_triton", "moe_fused_swiglu", "moe_triton_kernels", "mhc_sinkhorn")
+)
 PACKAGES = (
     Package("liger-kernel", "0.8.5", "language models", ("liger_kernel.ops",)),
     Package(
         "flash-linear-attention", "0.6.0", "linear attention", ("fla.ops", "fla.modules"),
         ("fla-core==0.6.0", "einops"),
     ),
+    Package(
+        "unsloth", "2026.10.9", "fine-tuning", ("unsloth.kernels", *_ZOO), ("unsloth-zoo==2026.10.9", "packaging"),
+    ),
+    Package(
+        "xformers", "0.0.35", "transformers",
+        ("xformers.ops.indexing", "xformers.ops.swiglu_op", "xformers.ops.unbind"),
+    ),
+    Package("mamba-ssm", "2.3.2.post1", "state spaces", ("mamba_ssm.ops.triton",), ("einops",)),
+    Package("attorch", "67c2772", "layers", ("attorch",)),
 )  # fmt: skip
-CALLS = {"liger-kernel": kernel_calls.LIGER, "flash-linear-attention": kernel_calls.FLA}
+CALLS = {
+    "liger-kernel": kernel_calls.LIGER, "flash-linear-attention": kernel_calls.FLA, "unsloth": kernel_calls.UNSLOTH,
+    "xformers": kernel_calls.XFORMERS, "mamba-ssm": kernel_calls.MAMBA, "attorch": kernel_calls.ATTORCH,
+}  # fmt: skip
+_FROM_A_CHECKOUT = ("mamba-ssm", "attorch")
+"""Packages that pip cannot install here: one is built with CUDA, the other is not published."""
+_WITH_STAND_INS = ("unsloth", "xformers", "mamba-ssm", "attorch")
+"""Packages that import much that is not installed here: they are imported as the command line imports them."""
 _STEPS = (4e-3, 2e-3, 1e-3, 5e-4)
 _NOT_IMPORTED = ("cutedsl", "cutile", "backends", ".cute", "test")
 """Parts of the names of modules for other compilers and devices."""
@@ -85,9 +110,8 @@ def main() -> int:
     if options.within:
         print(json.dumps([asdict(row) for row in _rows(options.within)]))
         return 0
-    wanted = [p for p in PACKAGES if not options.only or p.name in options.only.split(",")]
     found = {}
-    for package in wanted:
+    for package in wanted(options.only):
         print(f"{package.requirement} ...", file=sys.stderr, flush=True)
         found[package.requirement] = _of_package(package)
     _print(found)
@@ -105,14 +129,39 @@ def main() -> int:
 
 def _of_package(package: Package) -> list[Row]:
     """Make the calls of a package in a process of its own."""
-    with installed(package) as folder:
+    with provided(package) as folder, tempfile.TemporaryDirectory() as here:  # a package may write where it runs
         command = [sys.executable, __file__, "--within", package.name]
         path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False, cwd=here)
     if done.returncode:
         raise SystemExit(f"{package.requirement}: the calls could not be made")
     return [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+
+
+def wanted(only: str | None) -> list[Package]:
+    """Return the packages of these names, separated by commas, or all; without those that can be had from nowhere."""
+    chosen = [p for p in PACKAGES if not only or p.name in only.split(",")]
+    lacking = [p for p in chosen if p.name in _FROM_A_CHECKOUT and not _on_path(p)]
+    for package in lacking:
+        print(f"{package.requirement}: left out, since no checkout of it is on the path", file=sys.stderr)
+    return [p for p in chosen if p not in lacking]
+
+
+def _on_path(package: Package) -> str:
+    """Return the folder of a package that is on the path; "" if none is."""
+    spec = importlib.util.find_spec(package.targets[0].partition(".")[0])
+    return str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else ""
+
+
+@contextmanager
+def provided(package: Package) -> Iterator[str]:
+    """Yield the folder of a package: the one on the path, or else a temporary one, into which it is installed."""
+    if folder := _on_path(package):
+        yield folder
+        return
+    with installed(package) as folder:
+        yield folder
 
 
 # ---- within the process of a package --------------------------------------------------------------------------------
@@ -133,7 +182,12 @@ def _rows(name: str) -> Iterator[Row]:
 
 def functions(package: Package) -> dict[str, Any]:
     """Return the Functions of a package that can be imported."""
-    top = package.targets[0].partition(".")[0]
+    tops = {target.partition(".")[0] for target in package.targets}
+    if package.name in _WITH_STAND_INS:
+        os.environ.setdefault("XFORMERS_ENABLE_TRITON", "1")
+        for target in package.targets:
+            import_all(import_root(parse_target(target)))
+        return _functions_of(tops)
     for target in package.targets:
         module = importlib.import_module(target)
         for each in pkgutil.walk_packages(getattr(module, "__path__", []), target + ".", onerror=lambda _: None):
@@ -142,13 +196,18 @@ def functions(package: Package) -> dict[str, Any]:
                     importlib.import_module(each.name)
                 except (ImportError, AttributeError, RuntimeError) as error:
                     print(f"{each.name} cannot be imported: {error}", file=sys.stderr)
+    return _functions_of(tops)
+
+
+def _functions_of(tops: Collection[str]) -> dict[str, Any]:
+    """Return the Functions of some top-level packages."""
     classes: set[Any] = set()
     todo: list[Any] = [torch.autograd.Function]
     while todo:
         new = set(todo.pop().__subclasses__()) - classes
         classes |= new
         todo += new
-    return {f"{c.__module__}:{c.__name__}": c for c in classes if c.__module__.partition(".")[0] == top}
+    return {f"{c.__module__}:{c.__name__}": c for c in classes if c.__module__.partition(".")[0] in tops}
 
 
 def _row(function: str, cls: Any, make: kernel_calls.Make) -> Row:

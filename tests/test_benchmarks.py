@@ -117,7 +117,8 @@ def test_calls_of_kernels_are_compared_with_differences(monkeypatch, factor, is_
 def test_every_call_of_a_kernel_makes_arguments(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     calls = importlib.import_module("kernel_calls")
-    tables = {**calls.LIGER, **calls.FLA}
+    unsloth = {name: make for name, make in calls.UNSLOTH.items() if name not in calls.MADE_BY_THE_PACKAGE}
+    tables = {**calls.LIGER, **calls.FLA, **unsloth, **calls.XFORMERS, **calls.MAMBA, **calls.ATTORCH}
     assert calls.MEANT.keys() <= tables.keys()
     assert not calls.SKIPPED.keys() & tables.keys()
     for name, make in tables.items():

@@ -168,3 +168,17 @@ def test_copy_of_a_subclass_with_attributes_is_plain():
     copy = copy_tensor(t)
     assert type(copy) is torch.Tensor  # a Tagged without `tag` would break the function that reads it
     assert torch.equal(copy, t)
+
+
+@pytest.mark.parametrize(
+    ("label", "phrase"),
+    [
+        ("transposed", "transposed inputs"),
+        ("sliced with a step", "inputs sliced with a step"),
+        ("x expanded", "x expanded"),
+    ],
+)
+def test_phrase_of_a_layout(label, phrase):
+    case = make_case((grid(),), {}, ["x"], label)
+    assert case.phrase == label
+    assert replace(case, layout_only=True).phrase == phrase

@@ -97,6 +97,50 @@ def test_only_modules_with_kernels_are_hosted():
     assert printed.split() == ["torch.float64", "torch.float32", "True", "False", "False", "False"]
 
 
+def test_a_module_whose_function_makes_kernels_is_hosted(tmp_path):
+    (tmp_path / "late_kernels.py").write_text(
+        textwrap.dedent("""
+        import functools
+        import torch
+
+
+        @functools.cache
+        def kernel():
+            import triton
+            import triton.language as tl
+
+            @triton.jit
+            def double(x, y, BLOCK: tl.constexpr):
+                i = tl.arange(0, BLOCK)
+                tl.store(y + i, 2 * tl.load(x + i))
+
+            return double
+
+
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                y = torch.empty(x.shape, dtype=torch.float32, device="cuda")
+                with torch.cuda.device(x.device) as _:
+                    kernel()[(1,)](x, y, BLOCK=8)
+                return y
+
+            @staticmethod
+            def backward(ctx, dy):
+                return 2 * dy
+        """)
+    )
+    printed = output_of(f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import late_kernels
+        print(interpreter.is_useful("late_kernels"), torch.cuda.device(0).idx)
+        x = torch.randn(8, dtype=torch.float64)
+        print(torch.equal(late_kernels.Double.apply(x), 2 * x))
+    """)
+    assert printed.split() == ["True", "0", "True"]
+
+
 def test_nothing_of_triton_is_imported_until_it_is_needed():
     code = (
         "import pullback, pullback.interpreter, sys; print('triton' in sys.modules, pullback.interpreter.is_entered())"
@@ -161,3 +205,16 @@ def test_autocast_of_a_gpu_is_that_of_the_cpu():
         print(y.dtype, all(map(torch.equal, got, expected)), torch.is_autocast_enabled())
     """)
     assert printed.splitlines() == ["True True torch.bfloat16", "torch.float32", "torch.bfloat16 True False"]
+
+
+def test_an_input_of_float32_meets_memory_that_was_lifted():
+    printed = output_of("""
+        weight, bias = torch.randn(5, 4), torch.randn(3, 4, dtype=torch.float64)
+        @interpreter.hosting
+        def products():
+            x = torch.ones(3, 5, dtype=torch.float32, device="cuda")
+            products = x @ weight, torch.mm(x, weight), torch.nn.functional.linear(x, weight.T)
+            return *products, torch.einsum("ij,jk", x, weight)
+        print(*(out.dtype for out in products()))
+    """)
+    assert printed.split() == ["torch.float64"] * 4

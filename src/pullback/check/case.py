@@ -14,6 +14,11 @@ from pullback._torch import tree_flatten, tree_unflatten
 from pullback.dtypes import has_derivative
 
 IF_IT_FITS = ", if that fits"
+_LAYOUTS = {
+    "sliced with a step": "inputs sliced with a step",
+    "non-zero storage offset": "inputs at an offset in their storage",
+}
+"""Phrases for inputs of other strides."""
 """Suffix of the label of a case that may be an invalid input."""
 
 
@@ -113,6 +118,13 @@ class Case:
     def sizes(self) -> set[int]:
         """The sizes of the dimensions of all tensors, without 0."""
         return {size for t in self.all_tensors.values() for size in t.shape if size}
+
+    @property
+    def phrase(self) -> str:
+        """The special property as words after "with": "size 3 -> 4", "transposed inputs"."""
+        if not self.layout_only or "inputs" in self.label or self.label.endswith("expanded"):
+            return self.label
+        return _LAYOUTS.get(self.label, f"{self.label} inputs")
 
     def describe(self) -> str:
         """Return the shapes and dtypes of the tensors and the label, in one short line."""

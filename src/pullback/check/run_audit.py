@@ -351,7 +351,7 @@ def _run_on_weights_of_variants(audit: Audit, running: Sequence[Rule], sink: _Si
         case = next((case for case in ordinary if words in case.label), None)
         if case is None or not audit.has_time():
             continue
-        other = audit.on(replace(case, label=f"{case.label} inputs") if case.layout_only else case)
+        other = audit.on(replace(case, label=case.phrase))
         other.clock = audit.clock
         if other.weighted is not None:
             with kept(other.weighted.base):

@@ -15,7 +15,7 @@ from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, structure, values
 from pullback.check.cases.package_calls import call_in_package
 from pullback.check.cases.probe import FoundExample, probe
-from pullback.check.cases.search import Score, attempt, of_environment, refuses_leaves
+from pullback.check.cases.search import Score, attempt, leaves_bounds, of_environment, refuses_leaves
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.derivative.compare_input import Status
@@ -89,6 +89,8 @@ def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset
         return None, _why_no_example(found)
     doubted = [replace(found.broken, label="other shapes", doubtful=True)] if found.broken is not None else []
     case = _settle(subject, found.case)
+    if len(case.values) > 1 and leaves_bounds(subject, case):
+        case = replace(case, doubtful=True)
     return _in_domain(Audit(subject, options, case, doubted, events, skip, guessed=True)), ""
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -30,6 +32,12 @@ _EMPTY = {
 _NARROWING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 _SUMS = {torch.addmm, torch.baddbmm}
 _PRODUCTS = {torch.mm, torch.bmm} | _SUMS
+_OF_ONE_DTYPE = _PRODUCTS | {
+    torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.mm,
+    torch.Tensor.bmm, torch.Tensor.addmm, torch.Tensor.baddbmm, torch.mv, torch.Tensor.mv, torch.dot, torch.Tensor.dot,
+    torch.einsum, torch.nn.functional.linear,
+}  # fmt: skip
+"""Products that refuse matrices of two dtypes."""
 _NUMBERS = {
     torch.Tensor.item: 1, torch.Tensor.__int__: 1, torch.Tensor.__index__: 1, torch.Tensor.__float__: 1.0,
     torch.Tensor.__bool__: True, torch.equal: False,
@@ -82,6 +90,8 @@ class Host(TorchFunctionMode):
                 with torch.autocast("cpu", enabled=False):  # which leaves these alone on a GPU
                     return func(*args)  # raises
             args = tuple(x.to(wide) if isinstance(x, torch.Tensor) else x for x in args)
+        if self._lifts and func in _OF_ONE_DTYPE:
+            args = _widened(args)
         out = func(*args, **kwargs)
         if func in _EMPTY and out.dtype == torch.float64 and out.numel() and out.device.type == "cpu":
             torch.empty(0, dtype=torch.float64).set_(out.untyped_storage()).numpy()[:] = POISON
@@ -93,6 +103,20 @@ class Host(TorchFunctionMode):
         if isinstance(x, torch.device) or (isinstance(x, str) and (name == "device" or x.startswith("cuda"))):
             return self._device
         return self._device if name == "device" and isinstance(x, int) else x
+
+
+def _widened(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return factors with narrow floats as float64, if one of them is: a float32 input meets memory that was lifted."""
+    flat = [x for arg in args for x in (arg if isinstance(arg, tuple | list) else (arg,))]
+    if not any(isinstance(x, torch.Tensor) and _DTYPE(x) == torch.float64 for x in flat):
+        return args
+
+    def wide(x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            return [wide(each) for each in x]
+        return x.double() if isinstance(x, torch.Tensor) and _DTYPE(x) in _NARROW else x
+
+    return tuple(map(wide, args))
 
 
 def _is_of_torch(frame: FrameType) -> bool:
@@ -224,7 +248,15 @@ def _replace_driver() -> None:
     is_available = torch.cuda.is_available
     torch.cuda.is_available = lambda: is_available() if _is_of_torch(sys._getframe(1)) else _is_hosted()
     for module in (torch.cuda, torch.cpu):
-        module.device = lambda device=None: contextlib.nullcontext()  # type: ignore[attr-defined]
+        module.device = _OnDevice  # type: ignore[attr-defined]
+
+
+class _OnDevice(contextlib.nullcontext[None]):
+    """In place of `torch.cuda.device`: there is one device, of index 0."""
+
+    def __init__(self, device: Any = None) -> None:
+        super().__init__()
+        self.idx = 0
 
 
 def _replace_autocast() -> None:
@@ -326,7 +358,22 @@ def _belongs(module: str, package: str) -> bool:
 
 
 def _has_kernels(module: ModuleType) -> bool:
-    return _are_kernels_in(vars(module))
+    return _are_kernels_in(vars(module)) or _makes_kernels(module)
+
+
+_INNER_KERNEL = re.compile(r"^\s+@(?:triton\.)?jit\b|=\s*triton\.jit\(", re.MULTILINE)
+"""Matches the decorator of a kernel that a function defines, and a kernel made by a call."""
+
+
+def _makes_kernels(module: ModuleType) -> bool:
+    """Whether functions of a module make kernels when they are called."""
+    file = getattr(module, "__file__", None)
+    if not file or not file.endswith(".py"):
+        return False
+    with contextlib.suppress(OSError):
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
+        return "triton" in text and _INNER_KERNEL.search(text) is not None
+    return False
 
 
 def _are_kernels_in(names: dict[str, Any]) -> bool:

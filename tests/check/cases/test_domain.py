@@ -28,7 +28,11 @@ EXAMPLES = {
     "symmetric": (normal(5, 5) + normal(5, 5).mT, lambda t: torch.allclose(t, t.mT)),
     "probabilities": (normal(5, 7).softmax(-1), lambda t: bool((t >= 0).all()) and are_ones(t.sum(-1))),
     "sorted": (normal(5, 7).sort(-1).values, lambda t: bool((t.diff(dim=-1) >= 0).all())),
+    "falling": (-normal(5, 7).abs().cumsum(-1), lambda t: bool((t.diff(dim=-1) <= 0).all())),  # logarithms of decays
 }  # fmt: skip
+EXAMPLES["two equal halves"] = (
+    torch.cat([normal(5, 4)] * 2, -1), lambda t: torch.equal(t[..., :4], t[..., 4:])
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -48,6 +52,13 @@ def test_ordinary_tensors_have_no_domain():
     for label, change in ORDINARY.items():
         case = base.map_inputs(change, label)
         assert list(Domain(base, takes=None).keep(case)) == [case]
+
+
+def test_equal_numbers_are_sorted_one_way():
+    base = case_of(torch.sin, torch.ones(3, 5, dtype=torch.float64))
+    kept = list(Domain(base, takes=None).keep(base.map_inputs(lambda t: normal(3, 5), "others")))
+    assert not kept[0].doubtful
+    assert bool((kept[0].tensors[0].diff(dim=-1) >= 0).all())
 
 
 def takes_any(case):

@@ -56,6 +56,8 @@ def test_large_or_slow_example_is_repeated_less_often():
     assert growth.tail_size(5, [torch.zeros(5, 2000)]) == 63
     assert growth.tail_size(5, [torch.zeros(5, 5)]) == 255
     assert growth.tail_size(5, [torch.zeros(5)], fast=False) == 63
+    assert growth.tail_size(70, [torch.zeros(4, 70)], fast=False) == 255
+    assert growth.tail_size(1024, [torch.zeros(1024)]) == 4096 - 1024
 
 
 def broken(*places):

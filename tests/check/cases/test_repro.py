@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pullback.check.case import make_case
-from pullback.check.cases.layouts import other_dtypes, other_layouts
+from pullback.check.cases.layouts import other_dtypes, other_layouts, sliced
 from pullback.check.cases.repro import bind, call_text, is_long, literal, script, variables
 from pullback.check.cases.shrink import shrink
 from pullback.check.cases.sizes import other_sizes
@@ -153,6 +153,13 @@ def test_literal_of_any_strided_tensor(shape, data):
     strides = tuple(data.draw(st.integers(0, 4)) for _ in shape)
     t = torch.arange(40.0).as_strided(shape, strides)
     assert torch.equal(eval(literal(t), {"torch": torch}), t)
+
+
+def test_what_lies_between_the_elements_is_rebuilt():
+    t = sliced(normal(3, 5))
+    rebuilt = eval(literal(t), {"torch": torch})
+    (ours, theirs) = (torch.tensor([], dtype=t.dtype).set_(x.untyped_storage()) for x in (t, rebuilt))
+    assert torch.equal(ours, theirs)
 
 
 def test_shrunk_case_has_a_working_reproduction():

@@ -102,6 +102,11 @@ def test_shape_error_is_no_environment_error():
     assert not of_environment("forward raised RuntimeError: mat1 and mat2 shapes cannot be multiplied")
 
 
+def test_a_refused_kernel_is_no_environment_error():
+    text = "KernelError: f (f.py:9): arange(0, 6): Triton needs a length that is a power of two"
+    assert not of_environment(f"forward raised {text}")
+
+
 def test_number_of_returned_gradients_is_compared_with_the_arguments():
     assert score(raising(lambda g, other: (g, g)), normal(3), 1).wants_tensor == 1
     assert score(raising(lambda g, other: g), normal(3), 1).gradients == 1

@@ -224,6 +224,34 @@ def test_resizing_changes_only_the_given_size(shape, old, new):
     assert torch.isfinite(resized).all()
 
 
+@pytest.mark.parametrize("labels", [torch.tensor([[0.0, 1.0, 1.0]]), torch.tensor([[1.0, -1.0, -1.0]])])
+def test_labels_of_a_loss_stay_labels_at_a_larger_size(labels):
+    (resized,) = sizes.resized(case(labels), {3: 20}).tensors
+    assert set(resized.flatten().tolist()) == set(labels.flatten().tolist())
+
+
+def test_a_flag_may_ask_for_what_an_argument_stands_in_for():
+    for indices, doubtful in ((torch.zeros(1, dtype=torch.int32), True), (torch.tensor([2, 0, 1]), False)):
+        call = make_case((normal(3, 5), indices, False), {}, ["x", "indices", "has_indices"])
+        (other,) = values.other_numbers(call)
+        assert other.values[2] is True
+        assert other.doubtful == doubtful
+
+
+@pytest.mark.parametrize(("shape", "doubtful"), [((3, 8), True), ((3, 7), False), ((4, 8), False)])
+def test_another_dim_of_odd_size_is_doubtful_beside_one_of_even_size(shape, doubtful):
+    (other,) = values.other_numbers(make_case((normal(*shape), 1), {}, ["x", "dim"]))
+    assert other.values[1] == 0
+    assert other.doubtful == doubtful
+
+
+def test_different_indices_that_become_equal_are_doubtful():
+    scatter = case(normal(6, 3, 8), torch.tensor([4, 0, 2]))
+    assert sizes.resized(scatter, {8: 1}).doubtful
+    assert not sizes.resized(scatter, {8: 9}).doubtful
+    assert not sizes.keeps_sizes(scatter, sizes.resized(scatter, {8: 1}))
+
+
 def test_integer_equal_to_a_size_follows_it():
     call = make_case((normal(3, 5), 3, 3), {}, ["x", "count", "dim"])
     smaller = sizes.resized(call, {3: 2})

@@ -120,6 +120,20 @@ def test_failing_package_init_is_skipped(write):
     assert found.absent == ("broken.__init__ (RuntimeError: no driver)",)
 
 
+def test_missing_module_that_another_package_raises_anew_is_absent(write):
+    inner = "try:\n    import not_there_g\nexcept ImportError as error:\n    raise Exception(error)\n"
+    outer = "import wrapping_pkg.inner\nfrom wrapping_pkg.version import NUMBER\nassert NUMBER > 1\n"
+    write(
+        wrapping_pkg_in___init__="",
+        wrapping_pkg_in_inner=inner,
+        wrapping_pkg_in_version="NUMBER = 2\n",
+        wraps_pkg_in___init__=outer + FUNCTION,
+    )
+    found = subject("wraps_pkg")
+    assert found.target is not None
+    assert found.absent == ("not_there_g",)
+
+
 def test_failure_in_another_package_is_reported(write):
     write(
         fails_in___init__="from . import deep",

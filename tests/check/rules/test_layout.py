@@ -52,6 +52,18 @@ def test_501_arguments_without_gradient_get_other_strides_too():
     assert message.startswith("with transposed inputs output 0 changes")
 
 
+def test_101_says_whether_the_forward_depends_on_strides():
+    def in_memory_order(x):
+        return x.as_strided(x.shape, (x.shape[1], 1))
+
+    both = squared(lambda x: in_memory_order(x) ** 2, lambda g, x: 2 * g * in_memory_order(x))
+    backward = squared(lambda x: x * x, lambda g, x: 2 * g * in_memory_order(x))
+    for target, reader in ((both, "the forward"), (backward, "the backward")):
+        hints = [f.hint for f in pullback.check(target, normal(3, 5), select="PB101").findings]
+        assert hints == [f"it is right for contiguous tensors: {reader} reads memory in the wrong order"]
+    assert {f.rule for f in pullback.check(both, normal(3, 5), select="PB101,PB501").findings} == {"PB501"}
+
+
 def test_501_unresolved_conjugate_input_is_a_warning():
     def value(x):
         return torch.view_as_complex(2 * torch.view_as_real(x))

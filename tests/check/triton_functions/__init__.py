@@ -1,1 +1,1 @@
-"""Functions with Triton kernels: right ones in `right`, seeded faults in `mutants`."""
+"""Functions with Triton kernels: right ones in `right` and `natural`, seeded faults in `mutants`."""

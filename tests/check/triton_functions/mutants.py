@@ -12,6 +12,7 @@ from typing import Literal
 from torch.autograd import Function
 
 RIGHT = Path(__file__).parent / "right"
+NATURAL = Path(__file__).parent / "natural"
 _serial = itertools.count()
 
 
@@ -48,12 +49,13 @@ class Mutant:
 
 
 def right_names() -> list[str]:
-    return sorted(path.stem for path in RIGHT.glob("[!_]*.py"))
+    """Names of the right modules, of both folders."""
+    return sorted(path.stem for folder in (RIGHT, NATURAL) for path in folder.glob("[!_]*.py"))
 
 
 def source(mutant: Mutant) -> str:
     """The right module's source with the mutant's patches."""
-    text = (RIGHT / f"{mutant.module}.py").read_text(encoding="utf-8")
+    text = _file(mutant.module).read_text(encoding="utf-8")
     text = _patch(text, mutant.name, mutant.inside, mutant.old, mutant.new, mutant.count)
     for inside, old, new in mutant.also:
         text = _patch(text, mutant.name, inside, old, new)
@@ -69,7 +71,11 @@ def load(mutant: Mutant, directory: Path) -> ModuleType:
 
 def load_right(name: str) -> ModuleType:
     """A fresh import of a right module."""
-    return _import(RIGHT / f"{name}.py")
+    return _import(_file(name))
+
+
+def _file(name: str) -> Path:
+    return next(path for folder in (RIGHT, NATURAL) if (path := folder / f"{name}.py").exists())
 
 
 def function_of(module: ModuleType) -> type[Function]:
@@ -1291,6 +1297,140 @@ _LINEAR_RELU = (
     ),
 )
 
+_NATURAL = (
+    Mutant(
+        "cumsum",
+        "not_reversed",
+        "CumSum",
+        "REVERSE=True",
+        "REVERSE=False",
+        "the backward sums from the beginning, too",
+    ),
+    Mutant(
+        "gated_scan",
+        "own_gate",
+        "scan_bwd",
+        "a_ptr + offs + C",
+        "a_ptr + offs",
+        "the gradient passes by the gate of its own step",
+    ),
+    Mutant(
+        "batch_norm",
+        "mean_over_batch",
+        "bn_bwd",
+        "g - a / total",
+        "g - a / N",
+        "a mean over the batch, not over batch and space",
+    ),
+    Mutant(
+        "rope_pairs",
+        "turned_again",
+        "RopePairs",
+        "D, -1, BLOCK",
+        "D, 1, BLOCK",
+        "the backward turns the same way as the forward",
+    ),
+    Mutant(
+        "seeded_dropout",
+        "another_seed",
+        "SeededDropout",
+        "ctx.p, ctx.seed, BLOCK",
+        "ctx.p, ctx.seed + 1, BLOCK",
+        "the backward draws another mask",
+    ),
+    Mutant(
+        "ordered_average",
+        "ties_share_a_rank",
+        "owa_bwd",
+        "(x[None, :] > x[:, None]) | ((x[None, :] == x[:, None]) & (c[None, :] < c[:, None]))",
+        "x[None, :] > x[:, None]",
+        "equal elements all get the first rank among them",
+    ),
+    Mutant(
+        "class_means",
+        "not_divided",
+        "mean_backward",
+        "other=0.0) / count",
+        "other=0.0)",
+        "the gradient of a sum, not of a mean",
+    ),
+    Mutant(
+        "topk_gate",
+        "empty_gradient",
+        "TopKGate",
+        "torch.zeros(T, ctx.E",
+        "torch.empty(T, ctx.E",
+        "the gradient of experts that were not chosen is not written",
+    ),
+    Mutant(
+        "gqa_block_pointers",
+        "first_of_group",
+        "gqa_bwd_dkv",
+        "range(G)",
+        "range(1)",
+        "keys get the gradient of the first query head of their group alone",
+    ),
+    Mutant(
+        "split_k_matmul",
+        "empty_accumulator",
+        "_matmul",
+        "torch.zeros",
+        "torch.empty",
+        "atomic additions to memory that nobody wrote",
+    ),
+    Mutant(
+        "while_logsumexp",
+        "next_row_overwritten",
+        "lse_bwd",
+        "gi * tl.exp(v - norm), mask=offs < end",
+        "tl.where(offs < end, gi * tl.exp(v - norm), 0.0)",
+        "the last block of a row writes into the next row, and beyond the last",
+        shows="irregular",
+    ),
+    Mutant(
+        "embedding_bag",
+        "padding_learns",
+        "bag_bwd",
+        "mask=used[:, None] &",
+        "mask=(k < L)[:, None] &",
+        "the row of the padding index gets a gradient",
+    ),
+    Mutant(
+        "fused_linear_loss",
+        "cotangent_of_a_part",
+        "loss_bwd",
+        "(p - tl.where(v[None, :] == t[:, None], 1.0, 0.0)) * gi[:, None]",
+        "p * gi[:, None] - tl.where(v[None, :] == t[:, None], 1.0, 0.0)",
+        "the cotangent scales the softmax, and not the label's one",
+    ),
+    Mutant(
+        "segment_sum",
+        "contiguous_cotangent",
+        "segment_bwd",
+        "seg * sg_row + d * sg_col",
+        "seg * D + d",
+        "the cotangent is read as if it were contiguous",
+        shows="layout",
+    ),
+    Mutant(
+        "tuned_swiglu",
+        "pair_of_16",
+        "swiglu_bwd",
+        "tl.program_id(1) * BLOCK_N",
+        "tl.program_id(1) * 16",
+        "blocks of the backward begin every 16 columns, whatever their size",
+        shows="config",
+    ),
+    Mutant(
+        "kl_div",
+        "scaled_once",
+        "_kl_kernel",
+        "(q - p) * scale / temperature",
+        "(q - p) * scale",
+        "the derivative of x / temperature is left out",
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *_SOFTMAX,
     *_LAYER_NORM,
@@ -1304,4 +1444,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_GROUP_NORM,
     *_CAUSAL_CONV,
     *_LINEAR_RELU,
+    *_NATURAL,
 )

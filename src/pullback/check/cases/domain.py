@@ -54,6 +54,20 @@ def _are_sorted(t: Tensor) -> bool:
     return t.ndim > 0 and not t.is_complex() and bool((t.diff(dim=-1) >= 0).all())
 
 
+def _are_falling(t: Tensor) -> bool:
+    return t.ndim > 0 and not t.is_complex() and bool((t.diff(dim=-1) <= 0).all())
+
+
+def _are_twice(t: Tensor) -> bool:
+    n = t.shape[-1] // 2 if t.ndim else 0
+    return n > 1 and t.shape[-1] == 2 * n and torch.equal(t[..., :n], t[..., n:]) and bool((t != t[..., :1]).any())
+
+
+def _made_twice(t: Tensor) -> Tensor:
+    half = t[..., : t.shape[-1] // 2]
+    return torch.cat([half, half], -1)
+
+
 def _are_probabilities(t: Tensor) -> bool:
     return t.ndim > 0 and not t.is_complex() and bool((t >= 0).all()) and _all_near(t.sum(-1), 1.0)
 
@@ -78,6 +92,8 @@ TRAITS = (
     Trait("symmetric matrices", _is_symmetric, lambda t: (t + t.mH) / 2, is_tried_without=False),
     Trait("rows that sum to 1", _are_probabilities, lambda t: t.abs() / t.abs().sum(-1, keepdim=True)),
     Trait("sorted rows", _are_sorted, lambda t: t.sort(-1).values),
+    Trait("rows sorted in descending order", _are_falling, lambda t: t.sort(-1, descending=True).values),
+    Trait("rows of two equal halves", _are_twice, _made_twice),  # angles of a rotary embedding
 )
 
 
@@ -152,7 +168,9 @@ def _shown(t: Tensor) -> Iterator[Trait]:
     if t.layout is not torch.strided or not t.ndim or t.shape[-1] < 2 or not bool(torch.isfinite(t).all()):
         return
     for trait in TRAITS:
-        if trait.holds(t) and (trait.holds is not _are_sorted or t.shape[-1] >= _SHORTEST):
+        is_order = trait.holds in (_are_sorted, _are_falling)
+        is_chance = is_order and t.shape[-1] < _SHORTEST
+        if trait.holds(t) and not is_chance and not (trait.holds is _are_falling and _are_sorted(t)):  # equal numbers
             yield trait
 
 

@@ -114,7 +114,7 @@ def tail_size(size: int, tensors: Iterable[Tensor], fast: bool = True) -> int:
     """
     # 2ᵏ − 1 is odd. For a size of 2ʲ, 2ᵏ − 2ʲ = 2ʲ (2ᵏ⁻ʲ − 1) is a multiple of 2ʲ, and of no higher power of two.
     counts = [(t.numel(), len(dims_of(t, size))) for t in tensors]
-    powers = _POWERS if fast else _POWERS[-1:]
+    powers = [p for p in (_POWERS if fast else _POWERS[-1:]) if p > size] or [1 << (2 * size).bit_length()]
     fitting = (p for p in powers if all(n * (p / size) ** dims <= _MOST_ELEMENTS for n, dims in counts))
     power = next(fitting, powers[-1])
     return power - (size if size & (size - 1) == 0 else 1)

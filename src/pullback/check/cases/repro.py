@@ -51,7 +51,12 @@ def literal(t: Tensor) -> str:
         flat = f"torch.tensor({_numbers(t.resolve_conj().resolve_neg().tolist())}, {dtype})"
     if t.is_contiguous():
         return flat
-    return f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, {dtype}).copy_({flat})"
+    span = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True)) + 1
+    if span == t.numel():
+        return f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, {dtype}).copy_({flat})"
+    # The elements between those of the tensor are zeros, as in a variant: a kernel may read them.
+    length = min(t.untyped_storage().nbytes() // t.element_size(), span + max(t.stride()) - 1)
+    return f"torch.zeros({length}, {dtype}).as_strided({tuple(t.shape)}, {tuple(t.stride())}).copy_({flat})"
 
 
 def bind(name: str, value: Tensor | Sequence[Tensor], more: str = "") -> str:

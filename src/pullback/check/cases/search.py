@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from pullback.check.cases.templates import FAMILIES, SHAPES, SQUARE, SequenceOf,
 from pullback.check.find.kernels import is_unwritten, recording
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
+
+if TYPE_CHECKING:
+    from pullback.check.find.kernels import World
 
 
 class Score(IntEnum):
@@ -83,24 +86,39 @@ _NAMED_TYPE = re.compile(r"'(\w+)' object|not '?(\w+)'?$")
 
 
 def of_environment(reason: str) -> bool:
-    """Whether a call failed for lack of a feature of this machine or process, whatever its arguments."""
-    return _ENVIRONMENT.search(reason) is not None
+    """Whether a call failed for lack of a feature of this machine or process, whatever its arguments.
+
+    A kernel that the interpreter refuses is none: its message speaks of Triton, but other sizes may do.
+    """
+    return _ENVIRONMENT.search(reason) is not None and "KernelError" not in reason
 
 
 def attempt(subject: Subject, case: Case) -> Attempt:
     """Make the call, forward and backward.
 
-    One whose kernels leave the bounds of their tensors may have arguments that do not fit each other: a kernel raises
-    no error for these. It is an example only if there is no other.
+    One whose kernels leave the bounds of their tensors, or memory unwritten, may have arguments that do not fit each
+    other: a kernel raises no error for these. It is an example only if there is no other.
     """
     if not subject.is_interpreted:
         return _attempt(subject, case)
     with recording() as world:
         outcome = _attempt(subject, case)
-    is_outside = any(found.kind == "out-of-bounds" for found in world.irregularities)
-    if outcome.score == Score.PERFECT and is_outside:
+    if outcome.score == Score.PERFECT and _is_outside(world):
         return Attempt(Score.RAN_BACK, "a kernel reads or writes out of bounds")
     return outcome
+
+
+def leaves_bounds(subject: Subject, case: Case) -> bool:
+    """Whether the kernels of a call leave the bounds of their tensors, forward or backward."""
+    if not subject.is_interpreted:
+        return False
+    with recording() as world:
+        _attempt(subject, case)
+    return _is_outside(world)
+
+
+def _is_outside(world: World) -> bool:
+    return any(found.kind == "out-of-bounds" for found in world.irregularities)
 
 
 def _attempt(subject: Subject, case: Case) -> Attempt:
@@ -123,6 +141,8 @@ def _attempt(subject: Subject, case: Case) -> Attempt:
         grads = vjp(run, standard_cotangents(roots))  # ones give 0 where outputs sum to 1
     except Raised as raised:
         return Attempt(_of_failed_backward(case, raised), str(raised), raised.error)
+    if subject.is_interpreted and any(g is not None and bool(is_unwritten(g).any()) for g in grads):
+        return Attempt(Score.RAN_BACK, "backward returned memory that it never wrote")
     if any(g is not None and bool((_elements(g) != 0).any()) for g in grads):
         return Attempt(Score.PERFECT)
     return Attempt(Score.RAN_BACK, "every gradient was zero")

@@ -148,7 +148,7 @@ def keeps_sizes(base: Case, case: Case) -> bool:
         return False
     after = case.all_tensors
     same = all(t.shape == after[p].shape for p, t in base.all_tensors.items() if p in after)
-    return same or not any(map(_counts, case.values))
+    return same or not any(map(_counts, (*base.values, *case.values)))
 
 
 def fit(base: Case, case: Case) -> bool:
@@ -315,9 +315,18 @@ def resized(case: Case, change: dict[int, int]) -> Case:
         and not any(may_hold_sizes(v) for v in case.values)
     )
     new = case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
+    if any(_are_distinct(t) and not _are_distinct(new.values[p], 0) for p, t in enumerate(case.values)):
+        new = replace(new, doubtful=True)  # a scatter may rely on it
     for partition in partitions(case):
         new = new if partition.holds(new) else partition.restored(new) or replace(new, doubtful=True)
     return new
+
+
+def _are_distinct(value: object, fewest: int = _SHORTEST) -> bool:
+    """Whether an argument holds whole numbers that are all different, and enough of them to be no coincidence."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or has_derivative(value):
+        return False
+    return value.numel() >= fewest and value.unique().numel() == value.numel()
 
 
 def _leaves_a_multiple(case: Case, change: dict[int, int]) -> bool:
@@ -362,8 +371,13 @@ def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
 
 
 def _shuffled(t: Tensor) -> Tensor:
-    """Return a tensor with its elements shuffled and slightly apart: repeated rows would make matrices singular."""
+    """Return a tensor with its elements shuffled and slightly apart: repeated rows would make matrices singular.
+
+    Zeros and ones, and signs, stay what they are: they may be the labels of a loss.
+    """
     shuffled = t.flatten()[torch.randperm(t.numel(), generator=torch.Generator().manual_seed(0))]
+    if bool(((t == 0) | (t.abs() == 1)).all()):
+        return shuffled.reshape(t.shape)
     # Factors from 1 to 1 + 12/64. Equal rows get other factors, unless 13 divides their length.
     apart = 1 + torch.arange(t.numel()) % 13 / 64
     return (shuffled * apart).reshape(t.shape).to(t.dtype)

@@ -34,10 +34,12 @@ FAMILIES: tuple[tuple[Shape, ...], ...] = (
     ((3, 7),),
     ((3, 7), (3, 3)),
     ((3, 7), (3, 6)),
+    ((2, 2, 8, 16),),
+    ((4, 16), (16,)),
 )
 """Shapes that go together, by position of a tensor among the tensors; the last serves all that follow.
 
-The last ones are quaternions and poses, with points and twists.
+The last ones are quaternions and poses, with points and twists, and those of kernels that need powers of two.
 """
 
 SHAPES: tuple[Shape, ...] = (

@@ -65,7 +65,8 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
     for position, value in enumerate(case.values):
         name = case.names[position]
         if isinstance(value, bool):
-            yield case.with_values({position: not value}, f"{name} = {not value}")
+            doubtful = case.doubtful or (not value and any(map(_may_stand_in, case.values)))
+            yield case.with_values({position: not value}, f"{name} = {not value}", doubtful=doubtful)
         elif isinstance(value, str):
             for word in words.get(name.rpartition(".")[2], ()):
                 if word != value:
@@ -75,9 +76,16 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
             yield case.with_values({position: other}, f"{name} = {other:g}")
         elif isinstance(value, int) and _DIM.search(name) and max(dims, default=0) > 1:
             dim = 0 if value % max(dims) else 1
-            yield case.with_values({position: dim}, f"{name} = {dim}")
+            halved = (t for t in case.all_tensors.values() if t.ndim == max(dims) and t.shape[value % t.ndim] % 2 == 0)
+            doubtful = case.doubtful or any(t.shape[dim] % 2 for t in halved)  # the forward may take halves of it
+            yield case.with_values({position: dim}, f"{name} = {dim}", doubtful=doubtful)
         elif isinstance(value, int) and value == 0 and _FIRST.search(name):
             yield case.with_values({position: 1}, f"{name} = 1")
+
+
+def _may_stand_in(value: object) -> bool:
+    """Whether an argument is one whole number in a tensor: it may stand in for indices that only a flag asks for."""
+    return isinstance(value, Tensor) and value.shape == (1,) and not has_derivative(value)
 
 
 def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:

@@ -19,6 +19,7 @@ from typing import Any, Never
 
 NEEDED = re.compile(r"it needs ([\w.]+), which could not be imported here")
 _NOT_THERE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'$")
 _KEPT = frozenset({"torch", "pullback", "numpy"})
 """Packages that no stand-in may take the place of; parts of them that are missing may have one."""
 _ENDS = SystemExit, OSError
@@ -153,16 +154,23 @@ def import_without(
                 raise
             except BaseException as error:
                 first = first or error
-                name = _missing(error, wanted)
+                names = list(_missing(error, wanted))
                 last = error
-            if name is None or not finder.add(name):
+            if not any(map(finder.add, names)):  # the first that has no stand-in yet
                 return None, last if isinstance(last, _ENDS) else first, finder.names
 
 
-def _missing(error: BaseException, wanted: str) -> str | None:
-    """Return the module, or the name in one, whose absence made an import fail; `None` if it is unknown."""
+def _missing(error: BaseException, wanted: str) -> Iterator[str]:
+    """Yield the modules, or names in one, whose absence may have made an import fail, the likeliest first."""
     if isinstance(error, AbsentError):
-        return None
+        return
+    if not isinstance(error, ImportError) and (match := _NO_MODULE.match(str(error))):
+        yield match[1]  # raised anew as another exception
+    if (name := _missing_by_type(error, wanted)) is not None:
+        yield name
+
+
+def _missing_by_type(error: BaseException, wanted: str) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return None if f"{wanted}.".startswith(f"{error.name}.") else error.name
     if isinstance(error, ImportError) and (match := _NOT_THERE.match(str(error))):

@@ -35,13 +35,21 @@ def irregularities(
                 yield _irregular(audit, rule, run, found, hint)
 
 
+MAY_MISFIT = "the call was guessed, and its arguments may not fit each other: give inputs"
+
+
+def may_misfit(audit: Audit) -> bool:
+    """Whether the arguments of the example may not fit each other, for which kernels raise no error."""
+    return audit.subject.is_interpreted and audit.guessed and len(audit.base.values) > 1
+
+
 def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hint: str) -> Finding:
     where = f"kernel {found.kernel} ({shown_line(found.file, found.line)}), program {found.program}"
     finding = audit.finding(
         rule,
         "error",
         "wrong",
-        f"{where}: {found.what}" + (f"; with {run.case.label}" if run.case.is_variant else ""),
+        f"{where}: {found.what}" + (f"; with {run.case.phrase}" if run.case.is_variant else ""),
         case=run.case,
         tail=[
             audit.outs,
@@ -51,9 +59,8 @@ def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hin
         ],
         hint=hint,
     )
-    if run.case is audit.base and audit.guessed and len(audit.base.values) > 1:
-        may_misfit = "the call was guessed, and its arguments may not fit each other: give inputs"
-        finding = replace(finding, severity="warning", verdict="inconclusive", hint=may_misfit)
+    if run.case.doubtful or (run.case is audit.base and may_misfit(audit)):
+        finding = replace(finding, severity="warning", verdict="inconclusive", hint=MAY_MISFIT)
     return at_line(audit, finding, found.file, found.line)
 
 
@@ -129,7 +136,7 @@ def differing(
         rule,
         "error",
         "wrong",
-        f"{message}: {what}, {where}" + (f"; with {run.case.label}" if run.case.is_variant else ""),
+        f"{message}: {what}, {where}" + (f"; with {run.case.phrase}" if run.case.is_variant else ""),
         case=run.case,
         evidence=Evidence(
             expected=where.expected, got=where.got, worst_index=where.index, where=what, dtype=_dtype(run)

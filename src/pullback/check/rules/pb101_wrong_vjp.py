@@ -39,7 +39,8 @@ Training converges more slowly, or to another solution, and nothing raises.
 - One warning for all inputs that may not be valid inputs. Guessed inputs also give a warning if the gradient is correct
   for another guess; the audit then goes on with that guess.
 - If the forward returns memory that it never wrote, only that is reported, and no rule compares values. It is an error
-  where an interpreted Triton kernel wrote part of a differentiable output, else a warning.
+  where an interpreted Triton kernel wrote part of a differentiable output, else a warning. Memory that interpreted
+  kernels leave unwritten on a guessed call of several arguments is a warning: these may not fit each other.
 - A gradient that is `None` is PB107. If PB107 does not run, this rule reports it; it too is a warning if the example
   was guessed.
 - Sampling proves nothing about values that were not sampled.
@@ -119,6 +120,7 @@ import ast
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
@@ -126,7 +128,7 @@ from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.repro import bind, call_text
 from pullback.check.cases.sizes import keeps_sizes, resized
 from pullback.check.cases.values import TINY
-from pullback.check.derivative.agreement import show, subscript
+from pullback.check.derivative.agreement import difference, show, subscript
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import (
     cause,
@@ -142,6 +144,7 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, flat_in, severity_of
 from pullback.check.derivative.repeatable import Unwritten
 from pullback.check.find.source import FunctionSource
+from pullback.check.rules._kernels import MAY_MISFIT, may_misfit
 from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import saved, text
@@ -358,7 +361,13 @@ def _ignores_a_part(audit: Audit, result: FirstOrder, comparison: Comparison) ->
 
 
 def _is_reported_by_cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
-    """Whether the rule of a cause reports a disagreement: all but that on complex numbers look at the example alone."""
+    """Whether the rule of a cause reports a disagreement.
+
+    All but those on complex numbers and on strides look at the example alone. A value that depends on the strides has
+    another quotient of differences for contiguous tensors than for these.
+    """
+    if result.case.layout_only and audit.running(["PB501"]) and _depends_on_strides(audit, result.case):
+        return True
     own = audit.explained_by(cause(audit, result, comparison))
     base = audit.base_result
     on_base = base is not None and any(c.input_index == comparison.input_index for c in base.wrong)
@@ -463,7 +472,7 @@ def _message(result: FirstOrder, c: Comparison) -> str:
     if c.kink and c.low < c.high:
         right = f"is anything between {show(c.low)} and {show(c.high)}"
     what = f"the gradient of {name}{at} is {show(c.got)}, the derivative of the forward {right}"
-    where = "" if not result.case.is_variant else f" (with {result.case.label})"
+    where = "" if not result.case.is_variant else f" (with {result.case.phrase})"
     size = abs(c.gap / max(abs(c.low), abs(c.high), abs(c.got))) if c.is_small else 0.0
     return what + where + (f": a small difference, {size:.1g} of it" if c.is_small else "")
 
@@ -480,13 +489,24 @@ def _hint(audit: Audit, result: FirstOrder, c: Comparison, ratio: float | None) 
             "removes the difference; if not, look for a missing term"
         )
     if result.case.layout_only:
-        return "it is right for contiguous tensors: the backward reads memory in the wrong order"
+        reader = "the forward" if _depends_on_strides(audit, result.case) else "the backward"
+        return f"it is right for contiguous tensors: {reader} reads memory in the wrong order"
     if result.case.doubtful:
         return "support such inputs in the backward, or refuse them in the forward"
     on_base = [] if audit.base_result is None else audit.base_result.comparisons
     if result.case.is_variant and any(b.input_index == c.input_index and b.status == "ok" for b in on_base):
-        return f"it is right on the example: look at what the backward does with {result.case.label}"
+        return f"it is right on the example: look at what the backward does with {result.case.phrase}"
     return "re-derive the backward from the formula of the forward"
+
+
+def _depends_on_strides(audit: Audit, case: Case) -> bool:
+    """Whether the forward gives other values for the same inputs in contiguous tensors."""
+    try:
+        expected = [out.detach() for out in forward(audit.subject, contiguous(case)).outputs]
+        got = [out.detach() for out in forward(audit.subject, case).outputs]
+    except Raised:
+        return False
+    return difference(expected, got) is not None
 
 
 def _intended(audit: Audit, intent: Intent, severity: Severity, result: FirstOrder, comparison: Comparison) -> Finding:
@@ -517,6 +537,13 @@ def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> F
 
 def _unwritten(audit: Audit, where: Unwritten) -> Finding:
     """Report that a gradient, or an output, was never written: a fault, or a reason why the gradient is undecided."""
+    finding = _memory(audit, where)
+    if may_misfit(audit):
+        finding = replace(finding, severity="warning", verdict="inconclusive", hint=MAY_MISFIT)
+    return finding
+
+
+def _memory(audit: Audit, where: Unwritten) -> Finding:
     at = subscript(where.index)
     if where.kind == "output":
         is_fault = where.is_left_by_kernel

@@ -107,7 +107,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "PB119",
             severity,
             "wrong" if severity == "error" else "unsupported",
-            f"{error}" + (f" (with {result.case.label})" if result.case.is_variant else ""),
+            f"{error}" + (f" (with {result.case.phrase})" if result.case.is_variant else ""),
             case=smallest,
             tail=[
                 audit.outs,

@@ -127,7 +127,7 @@ def _at_zero(audit: Audit) -> Iterator[Finding]:
             continue
         finite = all(g is None or bool(g.isfinite().all()) for g in first)
         if finite and found.status == "wrong" and math.isnan(found.got):
-            why = f" (with {case.label})"
+            why = f" (with {case.phrase})"
             # A matrix of zeros is a degenerate one: decompositions have no second derivative there to speak of.
             is_elementwise = audit.numbers.sweeper is not None and not audit.is_native
             yield silently_wrong(audit, "PB401", found, _AT_ZERO, why, case, "error" if is_elementwise else "warning")

@@ -106,7 +106,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "PB501",
                 "error",
                 "wrong",
-                f"with {case.label} inputs output {where.tensor_index} changes: {where}",
+                f"with {case.phrase} output {where.tensor_index} changes: {where}",
                 case=case,
                 tail=_beside_contiguous(case),
                 hint=_HINT,
@@ -138,7 +138,7 @@ def _refusal(audit: Audit, case: Case, error: Raised) -> Iterator[Finding]:
     of_view = _OF_A_VIEW.search(str(error)) is not None
     if of_view or _OF_LAYOUT.search(str(error)):
         severity: Severity = "warning" if of_view or not _is_said(error.error) else "info"
-        message = f"with {case.label} inputs, {error}"
+        message = f"with {case.phrase}, {error}"
         tail = [f"out = fn({call_text(case)})"]
         yield audit.finding("PB501", severity, "unsupported", message, case=case, tail=tail, hint=_HINT)
 

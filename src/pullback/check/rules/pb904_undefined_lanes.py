@@ -10,8 +10,8 @@ The lanes often hold zeros, so that a sum over the block is right in a test. Wit
 another block size, they hold something else.
 
 ## Limits
-Two values are tried: a result that is the same for both, as one that is compared with a large bound, passes. The rule
-needs Triton, and a machine without a GPU.
+Two values are tried: a result that is the same for both, as one that is compared with a large bound, passes. Calls
+whose kernels leave the bounds of their tensors are PB901's alone. The rule needs Triton, and a machine without a GPU.
 
 ## Bad
 ```python
@@ -85,6 +85,8 @@ _HINT = "give the load an `other`, or a `padding_option`, that is neutral: 0 for
 def _run(audit: Audit) -> Iterator[Finding]:
     kinds = [("undefined", "bare_loads"), ("padding", "unpadded_loads")]
     for run in kernel_runs(audit):
+        if any(found.kind == "out-of-bounds" for found in run.world.irregularities):
+            continue  # beyond the bounds, too, memory holds what the setting says: that is PB901's
         for setting, loads in kinds:
             if (found := _dependent(audit, run, setting, sorted(getattr(run.world, loads)))) is not None:
                 yield found

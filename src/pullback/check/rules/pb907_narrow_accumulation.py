@@ -168,7 +168,7 @@ def _lost(
         f"{name} of {kind} inputs is off by {error / unit:.3g} ulp of its largest element as the kernel is written, "
         f"and by {least / unit:.3g} if it computes in float32"
     )
-    message += f"; with {case.label}" if case.is_variant else ""
+    message += f"; with {case.phrase}" if case.is_variant else ""
     return audit.finding("PB907", "warning", "unstable", message, hint=_HINT)
 
 

@@ -226,3 +226,47 @@ class Entropy(torch.autograd.Function):
         """Return the derivative."""
         (x,) = ctx.saved_tensors
         return g[:, None] * (x.log() + 1)
+
+
+@triton.jit
+def levels_kernel(x, w, y, n, PAST: tl.constexpr, BLOCK: tl.constexpr):
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        level = tl.ceil(tl.log2((i + 1).to(tl.float32))).to(tl.int32)
+        is_masked = start == 0 or not PAST
+        a = tl.load(x + i, mask=(i < n) | (not is_masked), other=0.0)
+        tl.store(y + i, a * tl.load(w + level, mask=i < n, other=0.0), mask=i < n)
+
+
+class Levels(torch.autograd.Function):
+    """A step times the weight of its level: of n steps there are ⌈log₂ n⌉ + 1 levels."""
+
+    past = False
+
+    @classmethod
+    def compute(cls, x, w):
+        y = torch.empty_like(x)
+        levels_kernel[(1,)](x, w, y, x.numel(), PAST=cls.past, BLOCK=16)
+        return y
+
+    @staticmethod
+    def forward(ctx, x, w):
+        x, w = x.contiguous(), w.contiguous()
+        ctx.save_for_backward(w)
+        return Levels.compute(x, w)
+
+    @staticmethod
+    def backward(ctx, g):
+        return Levels.compute(g.contiguous(), *ctx.saved_tensors), None
+
+
+class LevelsPastTheEnd(Levels):
+    """Reads past the end in the second block of steps."""
+
+    past = True
+
+    @staticmethod
+    def forward(ctx, x, w):
+        x, w = x.contiguous(), w.contiguous()
+        ctx.save_for_backward(w)
+        return LevelsPastTheEnd.compute(x, w)

@@ -100,6 +100,16 @@ def test_search_goes_beyond_lengths_in_the_source():
 
 
 @needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("Levels", set()), ("LevelsPastTheEnd", {("PB901", "error")})])
+def test_a_size_that_the_logarithm_of_another_bounds_does_not_stay(name, expected):
+    x, w = torch.randn(11, dtype=torch.float64), torch.randn(5, dtype=torch.float64)  # ⌈log₂ 11⌉ + 1 levels
+    report = pullback.check(f"{FILE}:{name}", x, w, select=("PB101", "PB901"), budget=10)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    assert {(finding.rule, finding.severity) for finding in errors} == expected
+    assert all("of x, whose storage" in finding.message for finding in errors)
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

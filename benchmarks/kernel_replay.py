@@ -37,7 +37,7 @@ import torch
 from in_the_wild import installed
 from kernel_audits import Row, audited
 from kernel_calls import Make
-from kernel_faults import FAULTS, LEFT_OUT, Fault
+from kernel_faults import FAULTS, KNOWN, LEFT_OUT, Fault
 from rich.console import Console
 from rich.table import Table
 from side_by_side import place
@@ -126,7 +126,7 @@ def _tree(fault: Fault, side: str, history: str) -> Iterator[str]:
         subprocess.run(["tar", "x", "-C", folder], input=archive.stdout, check=True)
         for name in _EMPTIED:
             if (file := Path(folder, name)).exists():
-                file.write_text("")
+                file.write_text('__version__ = "0"\n')
         yield str(Path(folder, package).parent)
 
 
@@ -202,8 +202,8 @@ def _before(fault: Fault, rows: Mapping[tuple[str, str, str], Row]) -> str:
 def _after(fault: Fault, rows: Mapping[tuple[str, str, str], Row]) -> str:
     run = [row for (name, _, side), row in rows.items() if (name, side) == (fault.name, "after")]
     errors = [message.partition(" ")[2] for row in run for message in row.messages if message.startswith("error")]
-    false = {error[:5] for error in errors if not any(re.match(known, error) for known in fault.known)}
-    true = {error[:5] for error in errors} - false
+    false = {error[:5] for error in errors if not any(re.match(known, error) for known in (*fault.known, *KNOWN))}
+    true = {error[:5] for error in errors if any(re.match(known, error) for known in fault.known)} - false
     told = [f"accused: {', '.join(sorted(false))}"] if false else []
     told += [f"true: {', '.join(sorted(true))}"] if true else []
     told += [row.with_call for row in run if row.with_call.startswith(("fails", "over"))]

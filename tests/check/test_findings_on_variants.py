@@ -151,3 +151,43 @@ def test_function_that_does_not_run_again_is_no_internal_error(runs):
     (found,) = [f for f in pullback.check(once, normal(3), select="PB1").findings if f.verdict == "unaudited"]
     assert "does not run again" in found.message
     assert "bug of Pullback" not in found.message
+
+
+class Gathered(torch.autograd.Function):
+    """The element of each row that a label names, 0 for a label of -1; times its share in the row with a flag."""
+
+    skips = True
+
+    @classmethod
+    def weigh(cls, x, labels, weighted):
+        weights = (labels >= 0).to(x.dtype)
+        if weighted:
+            at = labels.clamp(min=0) if cls.skips else labels
+            weights = weights * x.softmax(-1).gather(-1, at[:, None])[:, 0]
+        return weights
+
+    @staticmethod
+    def forward(ctx, x, labels, weighted=False):
+        """weighted: whether each element counts by its share, which is detached."""
+        ctx.weights, ctx.like, ctx.labels = Gathered.weigh(x, labels, weighted), x, labels
+        return ctx.weights * x.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+
+    @staticmethod
+    def backward(ctx, g):
+        gx = torch.zeros_like(ctx.like)
+        return gx.scatter(-1, ctx.labels.clamp(min=0)[:, None], (g * ctx.weights)[:, None]), None, None
+
+
+@pytest.mark.parametrize(("skips", "labels", "expected"), [
+    (True, [0, -1, 2], set()),
+    (False, [0, 1, 2], set()),
+    (False, [0, -1, 2], {("PB119", "warning")}),
+])  # fmt: skip
+def test_flag_that_raises_on_labels_which_the_function_takes_without_it(monkeypatch, skips, labels, expected):
+    monkeypatch.setattr(Gathered, "skips", skips)
+    x, labels = normal(3, 4), torch.tensor(labels)
+    if expected:
+        assert torch.equal(Gathered.apply(x, labels)[labels >= 0], x[[0, 2], [0, 2]])
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            Gathered.apply(x, labels, True)
+    assert loud(pullback.check(Gathered, x, labels, select="PB119", budget=30)) == expected

@@ -36,6 +36,11 @@ def other_values(case: Case) -> Iterator[Case]:
         for position in free:
             zeroed = _half_zero(case.values[position])
             yield case.with_values({position: zeroed}, f"{case.names[position]} with exact zeros")
+    yield from of_whole_numbers(case)
+
+
+def of_whole_numbers(case: Case) -> Iterator[Case]:
+    """Yield the case with other whole numbers among those that its tensors hold: one of them everywhere, reversed."""
     integers = {p: t for p, t in case.all_tensors.items() if not has_derivative(t) and t.numel()}
     if integers and not any(is_permutation(v) for v in integers.values()):
         equal = {p: v.flatten()[:1].repeat(v.numel()).view(v.shape) for p, v in integers.items()}

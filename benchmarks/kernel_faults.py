@@ -101,7 +101,12 @@ _WEIGHT_ALONE = {r"PB113: .*only weight.* got 0": "no gradient where the head al
 _SCALED_TWICE = {
     r"PB101: .*\(with transposed\)": "of a transposed input the gradient is scaled twice, if the loss is scaled"
 }
-_NONE = {r"PB101: .*reduction = 'none'": "wrong with reduction='none': mended by 05b43a14 and 9ac26bb8"}
+_NONE = {
+    r"PB101: .*reduction = 'none'|PB1[02]1: the gradient of [^(]*$": "reduction='none': mended by 05b43a14 and 9ac26bb8"
+}
+_ONE_TOKEN = {
+    r"PB902: .*7 -> 1|PB121: .*7 -> 1": "takes the stride of a dimension of size 1, with one token of several sequences"
+}
 _IN_PLACE = {
     r"PB20[236]|PB411": "writes the gradient over an input or a cotangent, on purpose and undeclared",
     r"PB101: .*\((with )?(_input )?(transposed|expanded)": "of logits that are not contiguous, these come back",
@@ -157,7 +162,9 @@ def _sections() -> dict[str, Any]:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate by the angles of the left half, which is all that the kernels read."""
     halves = x.chunk(2, -1)
+    cos, sin = (torch.cat([part.chunk(2, -1)[0]] * 2, -1) for part in (cos, sin))
     return x * cos.unsqueeze(1) + torch.cat([-halves[1], halves[0]], -1) * sin.unsqueeze(1)
 
 

@@ -270,3 +270,49 @@ class LevelsPastTheEnd(Levels):
         x, w = x.contiguous(), w.contiguous()
         ctx.save_for_backward(w)
         return LevelsPastTheEnd.compute(x, w)
+
+
+@triton.jit
+def rows_kernel(x, order, y, n, GATHERS: tl.constexpr, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    here = tl.program_id(0).to(tl.int64)
+    there = tl.load(order + here)
+    if IS_WIDE:
+        there = there.to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    if GATHERS:
+        tl.store(y + here * n + i, tl.load(x + there * n + i, mask=i < n, other=0.0), mask=i < n)
+    else:
+        tl.store(y + there * n + i, tl.load(x + here * n + i, mask=i < n, other=0.0), mask=i < n)
+
+
+class SortedRows(torch.autograd.Function):
+    """Rows in the order of their first elements."""
+
+    is_wide = True
+
+    @classmethod
+    def move(cls, x, order, gathers):
+        x, y = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+        n = x.shape[1]
+        rows_kernel[(len(x),)](x, order, y, n, gathers, cls.is_wide, BLOCK=triton.next_power_of_2(n))
+        return y
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.order = x[:, 0].argsort().int()
+        return SortedRows.move(x, ctx.order, True)
+
+    @staticmethod
+    def backward(ctx, g):
+        return SortedRows.move(g, ctx.order, False)
+
+
+class SortedRowsIn32Bits(SortedRows):
+    """The same, with offsets that overflow."""
+
+    is_wide = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.order = x[:, 0].argsort().int()
+        return SortedRowsIn32Bits.move(x, ctx.order, True)

@@ -110,6 +110,19 @@ def test_a_size_that_the_logarithm_of_another_bounds_does_not_stay(name, expecte
 
 
 @needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("SortedRows", 0), ("SortedRowsIn32Bits", 1)])
+def test_offsets_of_loaded_rows_overflow(name, expected):
+    x = torch.randn(6, 20, dtype=torch.float64)
+    report = pullback.check(f"{FILE}:{name}", x, select="PB906", budget=5)
+    found = [finding.message for finding in report.findings if finding.rule == "PB906"]
+    assert len(found) == expected
+    # The last row of 2³¹ elements and more, as int32 holds its offset.
+    rows = -(-(2**31 + 2**27) // 20)
+    first = int(torch.tensor((rows - 1) * 20).to(torch.int32))
+    assert all(f"the first {first} of x" in message for message in found)
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

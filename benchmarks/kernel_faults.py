@@ -109,6 +109,7 @@ _ONE_TOKEN = {
 }
 _IN_PLACE = {
     r"PB20[236]|PB411": "writes the gradient over an input or a cotangent, on purpose and undeclared",
+    r"PB101: .*b the same tensor as a": "so the two gradients overwrite each other, if the inputs are one tensor",
     r"PB101: .*\((with )?(_input )?(transposed|expanded)": "of logits that are not contiguous, these come back",
     r"PB501: .*expanded|PB902: .*expanded": "rows of one storage are written while others read them",
 }
@@ -179,12 +180,19 @@ def _mrope_by_torch(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, section: Any
     return _rotated(q, chosen(cos), chosen(sin)), _rotated(k, chosen(cos), chosen(sin))
 
 
-def _ce_by_torch(logits: Tensor, target: Tensor, *_: Any) -> Tensor:
-    return F.cross_entropy(logits, target, reduction="none")
+def _ce_by_torch(
+    logits: Tensor, target: Tensor, ignored: int, scale: float, smoothing: float, reduction: str, softcap: Any, *_: Any
+) -> Tensor:
+    """Return the loss, and `scale` times the square of the logarithm of the normaliser."""
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    loss = F.cross_entropy(logits, target, ignore_index=ignored, label_smoothing=smoothing, reduction="none")
+    kept = target != ignored
+    loss = loss + scale * logits.logsumexp(-1).square() * kept
+    return loss if reduction == "none" else loss.sum() / (kept.sum() if reduction == "mean" else 1)
 
 
-def _flce_by_torch(x: Tensor, head: Tensor, target: Tensor, bias: Tensor, *_: Any) -> Tensor:
-    return F.cross_entropy(x @ head.t() + bias, target, reduction="none")
+def _flce_by_torch(x: Tensor, head: Tensor, target: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
+    return _ce_by_torch(x @ head.t() + (0 if bias is None else bias), target, *options)
 
 
 def _jsd_by_torch(
@@ -208,7 +216,7 @@ def _fljsd() -> dict[str, Any]:
 _LIGER = (
     Fault(
         "LIGER", "9ac26bb8", _FLCE, "the weight's and the bias's gradient with reduction='none'",
-        r"PB101: the gradient of (weight|bias).*reduction = 'none'", _flce(), known=_WEIGHT_ALONE,
+        r"PB101: the gradient of (weight|bias).*reduction = 'none'", _flce(), known=_WEIGHT_ALONE | _SCALED_TWICE,
     ),
     Fault(
         "LIGER", "be1cdc17", _CE, "the gradient of the label's logit is rounded before a subtraction",
@@ -231,7 +239,7 @@ _LIGER = (
     ),
     Fault(
         "LIGER", "d8d6630e", _FLCE, "raises if the weight alone requires a gradient", r"PB113: .*NoneType", _flce(),
-        known=_WEIGHT_ALONE,
+        known=_WEIGHT_ALONE | _SCALED_TWICE | _NONE,
     ),
     Fault(
         "LIGER", "b27b4c5f", _RMS, "offsets overflow 32 bits", r"PB906: kernel _rms_norm", _rms(),
@@ -239,14 +247,14 @@ _LIGER = (
     ),
     Fault(
         "LIGER", "b27b4c5f", _ROPE, "offsets overflow 32 bits", r"PB906: kernel _triton_rope",
-        lambda: _rotary(*angles(7, 16, 1)),
+        lambda: _rotary(*angles(7, 16, 1)), known=_ONE_TOKEN,
     ),
     Fault(
         "LIGER", "f4a51fb8", _LAYER, "the gradient of X", r"PB101: the gradient of X\b", _layer_norm,
     ),
     Fault(
         "LIGER", "d7c78df1", _ROPE, "reads the first sequence's angles for all", r"PB121: output",
-        lambda: _rotary(*angles(7, 16, 1)), _rope_by_torch, lambda: _rotary(*_angles_of_batch(B)),
+        lambda: _rotary(*angles(7, 16, 1)), _rope_by_torch, lambda: _rotary(*_angles_of_batch(B)), known=_ONE_TOKEN,
     ),
     Fault(
         "LIGER", "d790b64c", _CE, "reduction='none' gives a sum", r"PB121: .*shapes", _ce(), _ce_by_torch,

@@ -191,3 +191,40 @@ def test_flag_that_raises_on_labels_which_the_function_takes_without_it(monkeypa
         with pytest.raises(RuntimeError, match="out of bounds"):
             Gathered.apply(x, labels, True)
     assert loud(pullback.check(Gathered, x, labels, select="PB119", budget=30)) == expected
+
+
+class MeanOfKept(torch.autograd.Function):
+    """The mean of the elements of x whose label is not negative."""
+
+    at_least = 0
+    is_skipped = False
+
+    @staticmethod
+    def forward(ctx, x, labels):
+        kept = labels >= 0
+        ctx.kept, ctx.count = kept, kept.sum().clamp(min=MeanOfKept.at_least)
+        return (x * kept).sum() / ctx.count
+
+    @staticmethod
+    def backward(ctx, g):
+        each = g / ctx.count * ctx.kept
+        return torch.where(ctx.kept, each, 0) if MeanOfKept.is_skipped else each, None
+
+
+@pytest.mark.parametrize(("at_least", "is_skipped", "expected"), [
+    (1, False, set()),
+    (0, True, set()),  # the value is 0/0, the gradient 0, as of PyTorch's losses
+    (0, False, {("PB101", "warning")}),
+])  # fmt: skip
+def test_gradient_that_is_nan_if_all_labels_are_ignored(monkeypatch, at_least, is_skipped, expected):
+    monkeypatch.setattr(MeanOfKept, "at_least", at_least)
+    monkeypatch.setattr(MeanOfKept, "is_skipped", is_skipped)
+    x, none = normal(3, 4).requires_grad_(), torch.full((3,), -100)
+    (of_torch,) = torch.autograd.grad(nn.functional.cross_entropy(x, none), x)
+    (ours,) = torch.autograd.grad(MeanOfKept.apply(x[:, 0], none), x)
+    assert torch.equal(ours, of_torch) is (not expected)
+    report = pullback.check(MeanOfKept, normal(3), torch.tensor([0, -100, 2]), select="PB101", budget=30)
+    assert loud(report) == expected
+    assert all(
+        f.message == "the gradient of x is not finite (with whole-number arguments all -100)" for f in report.findings
+    )

@@ -213,7 +213,7 @@ def _after(fault: Fault, rows: Mapping[tuple[str, str, str], Row]) -> str:
 def _totals(faults: Sequence[Fault], rows: Mapping[tuple[str, str, str], Row]) -> str:
     before = [_before(fault, rows).partition(":")[0].partition(",")[0] for fault in faults]
     counts = [f"{before.count(how)} {how}" for how in (*_HOW.values(), "missed")]
-    run = {name for name, _, side in rows if side == "after"}
+    run = {fault.name for fault in faults if any(key[0] == fault.name and key[2] == "after" for key in rows)}
     accused = sum("accused" in _after(fault, rows) for fault in faults)
     return f"{len(faults)} faults: {', '.join(counts)}. Accused falsely: {accused} of {len(run)} trees."
 

@@ -123,6 +123,14 @@ def test_offsets_of_loaded_rows_overflow(name, expected):
 
 
 @needs_interpreter
+def test_a_name_without_a_value_is_an_error_with_an_option_too():
+    report = pullback.check(f"{FILE}:WithoutFactor", X, select="PB119", budget=5)
+    assert reported(report) == {("PB119", "error")}
+    (message,) = (finding.message for finding in report.findings if finding.severity == "error")
+    assert message.endswith("the name 'factor' is not defined here (with is_doubled = False)")
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

@@ -209,15 +209,15 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     is_singular = isinstance(error.error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
     if case.is_variant and (is_singular or _OUT_OF_BOUNDS.search(str(error.error))):
         return "info"  # the error rejects the variant as invalid input: a singular matrix, a number that is an index
+    is_slip = isinstance(error.error, NameError) or _UNDEFINED.search(str(error.error))
+    if is_slip and not guessed:
+        return "error"  # a name without a value is no refusal of the input
     if case.is_variant and error.is_deliberate:
         return "warning"
     if isinstance(error.error, NotImplementedError):
         return "warning"  # there is no backward, with a clear error
     if guessed and _OF_THE_GUESS.search(str(error.error)):
         return "warning"  # of another kind of tensor, or of a callable that was not given
-    is_a_slip = isinstance(error.error, NameError) or _UNDEFINED.search(str(error.error))
-    if is_a_slip and not guessed:
-        return "error"  # a name without a value is no refusal of the input
     is_plain = case.layout_only or case.label.startswith("float") or (is_half and not guessed)
     return "error" if is_plain or not case.is_variant else "warning"
 

@@ -143,13 +143,15 @@ def _negative(audit: Audit, huge: Case, **settings: Any) -> list[Irregularity]:
     return [one for one in found if one.kind == "out-of-bounds" and _NEGATIVE.search(one.what)]
 
 
-_MOST_LENGTHS = 2
-
-
 def _lengths(base: Case) -> list[int]:
-    """Return lengths of first dimensions, of the largest inputs first: the batch, or the rows; or parts of a model."""
+    """Return the length of the first dimension of the largest input, and that of the next that has another, if any.
+
+    The latter is left out if other dimensions have it: they would not follow.
+    """
     tensors = sorted((t for t in base.tensors if t.dim() > 1 and t.numel()), key=Tensor.numel, reverse=True)
-    return list(dict.fromkeys(t.shape[0] for t in tensors))[:_MOST_LENGTHS]
+    inner = {size for t in base.all_tensors.values() for size in t.shape[1:]}
+    first, *others = dict.fromkeys(t.shape[0] for t in tensors) or [0]
+    return [first, *(n for n in others if n not in inner)][:2] if first else []
 
 
 def _with_rows(base: Case, rows: int, count: int, is_simulated: bool) -> Case:

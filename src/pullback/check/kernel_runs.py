@@ -7,7 +7,7 @@ that kernels take are recorded, and variants of the example that take new ones a
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -143,13 +143,37 @@ class _Search:
             run = run_in_world(audit, case)
         if run is None:
             return None
-        fitting = _with_room(audit, run, self._outside)
+        fitting = self._with_room(run)
         if fitting is not run:
             self.misfits.add(case.label)
         if fitting is None:
             return None
         self._kinds.add(_kind(fitting.case))
         return replace(self._noted(fitting), numeric=numeric if fitting is run else None)
+
+    def _with_room(self, run: KernelRun) -> KernelRun | None:
+        """Return a run, or one with a further size changed if the kernels leave the bounds for want of it.
+
+        So ⌈log₂ 70⌉ levels are too few for 129 steps, and with more of them the kernels stay within; and 1 level is too
+        few for 70 steps, which 1 step shows. A kernel that lacks a mask leaves the bounds whatever the other sizes are.
+        `None` if the further size, too, belongs to others.
+        """
+        audit, places = self._audit, _outside(run) - self._outside
+        if not places:
+            return run
+        change = sizes.changes(audit.base, run.case)
+        kept = sorted(size for size, new in change.items() if new == size > 1)
+        shrunk = min((size for size, new in change.items() if new < size), default=None)
+        others = [{size: 2 * size + 1} for size in kept]  # odd, so that no block becomes full which was not
+        others += [{size: 1} for size in kept if shrunk is not None and size > shrunk]  # of which it may be a function
+        for other in others:
+            audit.events.beat()
+            case = sizes.resized(run.case, other)
+            more = run_in_world(audit, replace(case, label=f"{run.case.label}, {case.label}"))
+            if more is not None and more.world.launches and not places <= _outside(more):
+                return more if sizes.keeps_sizes(audit.base, more.case) else None
+        self._outside |= places  # as no other size is at fault
+        return run
 
     def _noted(self, run: KernelRun) -> KernelRun:
         new = frozenset(run.world.ways - self._ways)
@@ -206,28 +230,6 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
 def _outside(run: KernelRun) -> frozenset[Place]:
     """Return the places where kernels leave the bounds."""
     return frozenset((one.file, one.line) for one in run.world.irregularities if one.kind == "out-of-bounds")
-
-
-def _with_room(audit: ExampleFacts, run: KernelRun, before: Collection[Place]) -> KernelRun | None:
-    """Return a run, or one with a further size changed if the kernels leave the bounds for want of it.
-
-    So ⌈log₂ 70⌉ levels are too few for 129 steps, and with more of them the kernels stay within; and 1 level is too few
-    for 70 steps, which 1 step shows. A kernel that lacks a mask leaves the bounds whatever the other sizes are. `None`
-    if the further size, too, belongs to others.
-    """
-    if not (places := _outside(run) - frozenset(before)):
-        return run
-    change = sizes.changes(audit.base, run.case)
-    kept = sorted(size for size, new in change.items() if new == size > 1)
-    shrunk = min((size for size, new in change.items() if new < size), default=None)
-    others = [{size: 2 * size + 1} for size in kept]  # odd, so that no block becomes full which was not
-    others += [{size: 1} for size in kept if shrunk is not None and size > shrunk]  # of which it may be a function
-    for other in others:
-        case = sizes.resized(run.case, other)
-        more = run_in_world(audit, replace(case, label=f"{run.case.label}, {case.label}"))
-        if more is not None and more.world.launches and not places <= _outside(more):
-            return more if sizes.keeps_sizes(audit.base, more.case) else None
-    return run
 
 
 def _kind(case: Case) -> tuple[Any, ...]:

@@ -177,6 +177,8 @@ def _expected(audit: Audit, run: KernelRun, rows: int, count: int) -> dict[tuple
 
     The index of a row grows with their number; that of an expert or a word does not.
     """
+    if not run.world.loaded:
+        return {}
     twice = run_in_world(audit, _with_rows(audit.base, rows, 2 * rows, is_simulated=False))
     if twice is None:
         return {}

@@ -445,6 +445,7 @@ _FLA = (
     Fault(
         "FLA", "ebd4dd27", "ops.rwkv7.channel_mixing:Rwkv7ChannelMixing", "reads and writes past the end", r"PB901",
         lambda: (normal(B, SHORT, 24), normal(B, 24), normal(24), normal(24, 32), normal(32, 24), False),
+        known={r"PB413": "the backward multiplies float32 by bfloat16, and raises"},
     ),
     Fault(
         "FLA", "370fe304", "ops.kda.chunk:ChunkKDAFunction", "reads past the end", r"PB901: .*Akk_diag",

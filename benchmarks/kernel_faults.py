@@ -414,7 +414,7 @@ def _delta_by_torch(
 
 
 _FINAL_STATE = {
-    r"PB101: the gradient of x\b.*output_final_state": "the first token of the final state gets none: so in 0.6.0, too"
+    r"PB101: the gradient of (x|initial_state)\b.*output_final_state": "wrong through the final state: so in 0.6.0, too"
 }
 _CACHE = {r"PB101: .*use_cache = True": "with use_cache=True the gradient of k is wrong: a flag of inference"}
 _FAR_TILES = {r"PB901: kernel parallel_deltaformer_bwd_kernel_qk": "reads rows past the end, which a mask drops"}

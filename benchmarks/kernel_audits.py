@@ -151,15 +151,16 @@ def _with_calls(name: str, budget: float) -> Iterator[Row]:
     (package,) = (p for p in PACKAGES if p.name == name)
     for function, cls in sorted(functions(package).items()):
         if function in CALLS[name]:
-            yield _audited(function, cls, CALLS[name][function], budget)
+            yield audited(function, cls, CALLS[name][function], budget)
         elif kernel_calls.SKIPPED.get(function) is None:
             yield Row(function)
 
 
-def _audited(function: str, cls: Any, make: kernel_calls.Make, budget: float) -> Row:
+def audited(function: str, cls: Any, make: kernel_calls.Make, budget: float, reference: Any = None) -> Row:
+    """Audit a Function or a callable, with the arguments of a call."""
     args = [x.detach() if isinstance(x, torch.Tensor) else x for x in kernel_calls.arguments(cls, make)]
     start = time.perf_counter()
-    report = pullback.check(cls, *args, budget=budget)
+    report = pullback.check(cls, *args, budget=budget, reference=reference)
     seconds = time.perf_counter() - start
     told = [f for f in report.findings if f.severity != "info"]
     by = {severity: sorted({f.rule for f in told if f.severity == severity}) for severity in ("error", "warning")}

@@ -26,17 +26,17 @@ def arguments(function: Any, make: Make) -> tuple[Any, ...]:
     """Return the positional arguments of an example call.
 
     Args:
-        function: an `autograd.Function` class.
+        function: an `autograd.Function` class, or another callable.
         make: entry of a table.
     """
     torch.manual_seed(0)
     made = make()
     if isinstance(made, tuple):
         return made
-    signature = inspect.signature(function.forward)
-    bound = signature.bind(None, **made)
+    context = (None,) if hasattr(function, "forward") else ()
+    bound = inspect.signature(getattr(function, "forward", function)).bind(*context, **made)
     bound.apply_defaults()
-    return bound.args[1:]
+    return bound.args[len(context) :]
 
 
 # ---- tensors --------------------------------------------------------------------------------------------------------

@@ -125,3 +125,44 @@ def test_every_call_of_a_kernel_makes_arguments(monkeypatch):
         made = make()
         values = made.values() if isinstance(made, dict) else made
         assert any(isinstance(x, torch.Tensor) and x.requires_grad for x in values), name
+
+
+def test_every_past_fault_of_a_kernel_has_calls_and_a_sign(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    faults = importlib.import_module("kernel_faults")
+    rules = {rule.id for rule in all_rules()}
+    assert len({fault.name for fault in faults.FAULTS}) == len(faults.FAULTS)
+    for fault in faults.FAULTS:
+        for pattern in (fault.sign, *fault.known, *faults.KNOWN):
+            assert set(re.findall(r"PB\d{3}", re.compile(pattern).pattern)) <= rules
+        for make in fault.calls.values():
+            made = make()
+            values = made.values() if isinstance(made, dict) else made
+            assert any(isinstance(x, torch.Tensor) and x.requires_grad for x in values), fault.name
+
+
+def test_only_its_own_finding_shows_a_past_fault_and_what_is_known_accuses_nobody(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    replay, faults = importlib.import_module("kernel_replay"), importlib.import_module("kernel_faults")
+    row = importlib.import_module("kernel_audits").Row
+    fault = faults.Fault(
+        "FLA", "0", "m:F", "the gradient of k", r"PB101: the gradient of k\b", dict, telling=dict,
+        known={r"PB502": "another fault"},
+    )  # fmt: skip
+    other, own = "error PB101: the gradient of q is 1", "error PB101: the gradient of k is 1"
+    strided = "error PB502: changes"
+
+    def shown(**messages):
+        rows = {
+            (fault.name, *key.split("_")): row(fault.name, "wrong", messages=list(found))
+            for key, found in messages.items()
+        }
+        return replay._before(fault, rows), replay._after(fault, rows)
+
+    assert shown(natural_before=[own], natural_after=[strided]) == ("found: PB101", "true: PB502")
+    assert shown(natural_before=[other], telling_before=[own], natural_after=[]) == (
+        "with the telling call: PB101", "–"
+    )  # fmt: skip
+    assert shown(natural_before=[other, strided], natural_after=[other, strided]) == (
+        "missed", "accused: PB101; true: PB502"
+    )  # fmt: skip

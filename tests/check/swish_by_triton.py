@@ -386,3 +386,116 @@ class TwoDtypes(torch.autograd.Function):
     def backward(ctx, g):
         x, w = ctx.saved_tensors
         return g @ w @ w.t(), x.t() @ g @ w + g.t() @ x @ w
+
+
+@triton.jit
+def levels_kernel(x, w, y, n, PAST: tl.constexpr, BLOCK: tl.constexpr):
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        level = tl.ceil(tl.log2((i + 1).to(tl.float32))).to(tl.int32)
+        is_masked = start == 0 or not PAST
+        a = tl.load(x + i, mask=(i < n) | (not is_masked), other=0.0)
+        tl.store(y + i, a * tl.load(w + level, mask=i < n, other=0.0), mask=i < n)
+
+
+class Levels(torch.autograd.Function):
+    """A step times the weight of its level: of n steps there are ⌈log₂ n⌉ + 1 levels."""
+
+    past = False
+
+    @classmethod
+    def compute(cls, x, w):
+        y = torch.empty_like(x)
+        levels_kernel[(1,)](x, w, y, x.numel(), PAST=cls.past, BLOCK=16)
+        return y
+
+    @staticmethod
+    def forward(ctx, x, w):
+        x, w = x.contiguous(), w.contiguous()
+        ctx.save_for_backward(w)
+        return Levels.compute(x, w)
+
+    @staticmethod
+    def backward(ctx, g):
+        return Levels.compute(g.contiguous(), *ctx.saved_tensors), None
+
+
+class LevelsPastTheEnd(Levels):
+    """Reads past the end in the second block of steps."""
+
+    past = True
+
+    @staticmethod
+    def forward(ctx, x, w):
+        x, w = x.contiguous(), w.contiguous()
+        ctx.save_for_backward(w)
+        return LevelsPastTheEnd.compute(x, w)
+
+
+@triton.jit
+def rows_kernel(x, order, y, n, GATHERS: tl.constexpr, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    here = tl.program_id(0).to(tl.int64)
+    there = tl.load(order + here)
+    if IS_WIDE:
+        there = there.to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    if GATHERS:
+        tl.store(y + here * n + i, tl.load(x + there * n + i, mask=i < n, other=0.0), mask=i < n)
+    else:
+        tl.store(y + there * n + i, tl.load(x + here * n + i, mask=i < n, other=0.0), mask=i < n)
+
+
+class SortedRows(torch.autograd.Function):
+    """Rows in the order of their first elements."""
+
+    is_wide = True
+
+    @classmethod
+    def move(cls, x, order, gathers):
+        x, y = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+        n = x.shape[1]
+        rows_kernel[(len(x),)](x, order, y, n, gathers, cls.is_wide, BLOCK=triton.next_power_of_2(n))
+        return y
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.order = x[:, 0].argsort().int()
+        return SortedRows.move(x, ctx.order, True)
+
+    @staticmethod
+    def backward(ctx, g):
+        return SortedRows.move(g, ctx.order, False)
+
+
+class SortedRowsIn32Bits(SortedRows):
+    """The same, with offsets that overflow."""
+
+    is_wide = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.order = x[:, 0].argsort().int()
+        return SortedRowsIn32Bits.move(x, ctx.order, True)
+
+
+@triton.jit
+def scale_kernel(x, y, n, IS_DOUBLED: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if IS_DOUBLED:
+        factor = 2.0
+    tl.store(y + i, factor * tl.load(x + i, mask=i < n, other=0.0), mask=i < n)
+
+
+class WithoutFactor(torch.autograd.Function):
+    """Twice x; without the flag the kernel of the backward has no factor."""
+
+    @staticmethod
+    def forward(ctx, x, is_doubled=True):
+        ctx.is_doubled = is_doubled
+        return x * (2 if is_doubled else 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        g, gx = g.contiguous(), torch.empty_like(g, memory_format=torch.contiguous_format)
+        scale_kernel[(triton.cdiv(g.numel(), BLOCK),)](g, gx, g.numel(), ctx.is_doubled, BLOCK=BLOCK)
+        return gx, None

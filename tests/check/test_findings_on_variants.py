@@ -151,3 +151,80 @@ def test_function_that_does_not_run_again_is_no_internal_error(runs):
     (found,) = [f for f in pullback.check(once, normal(3), select="PB1").findings if f.verdict == "unaudited"]
     assert "does not run again" in found.message
     assert "bug of Pullback" not in found.message
+
+
+class Gathered(torch.autograd.Function):
+    """The element of each row that a label names, 0 for a label of -1; times its share in the row with a flag."""
+
+    skips = True
+
+    @classmethod
+    def weigh(cls, x, labels, weighted):
+        weights = (labels >= 0).to(x.dtype)
+        if weighted:
+            at = labels.clamp(min=0) if cls.skips else labels
+            weights = weights * x.softmax(-1).gather(-1, at[:, None])[:, 0]
+        return weights
+
+    @staticmethod
+    def forward(ctx, x, labels, weighted=False):
+        """weighted: whether each element counts by its share, which is detached."""
+        ctx.weights, ctx.like, ctx.labels = Gathered.weigh(x, labels, weighted), x, labels
+        return ctx.weights * x.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+
+    @staticmethod
+    def backward(ctx, g):
+        gx = torch.zeros_like(ctx.like)
+        return gx.scatter(-1, ctx.labels.clamp(min=0)[:, None], (g * ctx.weights)[:, None]), None, None
+
+
+@pytest.mark.parametrize(("skips", "labels", "expected"), [
+    (True, [0, -1, 2], set()),
+    (False, [0, 1, 2], set()),
+    (False, [0, -1, 2], {("PB119", "warning")}),
+])  # fmt: skip
+def test_flag_that_raises_on_labels_which_the_function_takes_without_it(monkeypatch, skips, labels, expected):
+    monkeypatch.setattr(Gathered, "skips", skips)
+    x, labels = normal(3, 4), torch.tensor(labels)
+    if expected:
+        assert torch.equal(Gathered.apply(x, labels)[labels >= 0], x[[0, 2], [0, 2]])
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            Gathered.apply(x, labels, True)
+    assert loud(pullback.check(Gathered, x, labels, select="PB119", budget=30)) == expected
+
+
+class MeanOfKept(torch.autograd.Function):
+    """The mean of the elements of x whose label is not negative."""
+
+    at_least = 0
+    is_skipped = False
+
+    @staticmethod
+    def forward(ctx, x, labels):
+        kept = labels >= 0
+        ctx.kept, ctx.count = kept, kept.sum().clamp(min=MeanOfKept.at_least)
+        return (x * kept).sum() / ctx.count
+
+    @staticmethod
+    def backward(ctx, g):
+        each = g / ctx.count * ctx.kept
+        return torch.where(ctx.kept, each, 0) if MeanOfKept.is_skipped else each, None
+
+
+@pytest.mark.parametrize(("at_least", "is_skipped", "expected"), [
+    (1, False, set()),
+    (0, True, set()),  # the value is 0/0, the gradient 0, as of PyTorch's losses
+    (0, False, {("PB101", "warning")}),
+])  # fmt: skip
+def test_gradient_that_is_nan_if_all_labels_are_ignored(monkeypatch, at_least, is_skipped, expected):
+    monkeypatch.setattr(MeanOfKept, "at_least", at_least)
+    monkeypatch.setattr(MeanOfKept, "is_skipped", is_skipped)
+    x, none = normal(3, 4).requires_grad_(), torch.full((3,), -100)
+    (of_torch,) = torch.autograd.grad(nn.functional.cross_entropy(x, none), x)
+    (ours,) = torch.autograd.grad(MeanOfKept.apply(x[:, 0], none), x)
+    assert torch.equal(ours, of_torch) is (not expected)
+    report = pullback.check(MeanOfKept, normal(3), torch.tensor([0, -100, 2]), select="PB101", budget=30)
+    assert loud(report) == expected
+    assert all(
+        f.message == "the gradient of x is not finite (with whole-number arguments all -100)" for f in report.findings
+    )

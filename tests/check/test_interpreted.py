@@ -146,6 +146,37 @@ def test_operation_on_two_dtypes_under_autocast_is_a_warning():
 
 
 @needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("Levels", set()), ("LevelsPastTheEnd", {("PB901", "error")})])
+def test_a_size_that_the_logarithm_of_another_bounds_does_not_stay(name, expected):
+    x, w = torch.randn(11, dtype=torch.float64), torch.randn(5, dtype=torch.float64)  # ⌈log₂ 11⌉ + 1 levels
+    report = pullback.check(f"{FILE}:{name}", x, w, select=("PB101", "PB901"), budget=10)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    assert {(finding.rule, finding.severity) for finding in errors} == expected
+    assert all("of x, whose storage" in finding.message for finding in errors)
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("SortedRows", 0), ("SortedRowsIn32Bits", 1)])
+def test_offsets_of_loaded_rows_overflow(name, expected):
+    x = torch.randn(6, 20, dtype=torch.float64)
+    report = pullback.check(f"{FILE}:{name}", x, select="PB906", budget=5)
+    found = [finding.message for finding in report.findings if finding.rule == "PB906"]
+    assert len(found) == expected
+    # The last row of 2³¹ elements and more, as int32 holds its offset.
+    rows = -(-(2**31 + 2**27) // 20)
+    first = int(torch.tensor((rows - 1) * 20).to(torch.int32))
+    assert all(f"the first {first} of x" in message for message in found)
+
+
+@needs_interpreter
+def test_a_name_without_a_value_is_an_error_with_an_option_too():
+    report = pullback.check(f"{FILE}:WithoutFactor", X, select="PB119", budget=5)
+    assert reported(report) == {("PB119", "error")}
+    (message,) = (finding.message for finding in report.findings if finding.severity == "error")
+    assert message.endswith("the name 'factor' is not defined here (with is_doubled = False)")
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

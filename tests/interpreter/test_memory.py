@@ -147,6 +147,13 @@ def test_offsets_of_32_bits_overflow_in_huge_tensors(wide):
     assert told == ([] if wide else [("out-of-bounds", name, (len(x) - 4, 0, 0)) for name in "xy"])
 
 
+def test_offsets_without_overflow_stay_within_huge_tensors():
+    x = torch.empty(2**22 + 1, 600, dtype=torch.float64, device="meta")
+    world = World(simulates=True, wraps=False)
+    launch(rows, x, torch.empty_like(x), 600, 600, grid=(len(x),), WIDE=False, BLOCK=1024, world=world)
+    assert world.irregularities == []
+
+
 @triton.jit
 def mean(x, out, n, BLOCK: tl.constexpr):
     total = tl.zeros((1,), dtype=x.dtype.element_ty)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pullback.check.facts import ExampleFacts
     from pullback.check.find.kernels import Way, World
 
+Place = tuple[str, int]
+"""File and line of an access."""
+
 _SHARES = (0.2, 0.4)
 """Shares of the budget that are spent when the variants of the example have run, and the variants of these."""
 
@@ -79,26 +82,38 @@ def run_in_world(audit: ExampleFacts, case: Case, **settings: Any) -> KernelRun 
     return KernelRun(case, outputs, gradients, world)
 
 
-@functools.lru_cache(maxsize=2)
 def kernel_runs(audit: ExampleFacts) -> tuple[KernelRun, ...]:
     """Run the example, and its variants of other shapes, layouts and options while the budget allows.
 
     Variants whose sizes may not fit each other are left out: kernels check nothing, so what they do there shows no
     fault.
     """
-    if not audit.subject.is_interpreted:
-        return ()
-    return tuple(_Search(audit).runs())
+    return _searched(audit).found if audit.subject.is_interpreted else ()
+
+
+@functools.lru_cache(maxsize=2)
+def _searched(audit: ExampleFacts) -> _Search:
+    search = _Search(audit)
+    search.found = tuple(search.runs())
+    return search
 
 
 class _Search:
-    """Runs of calls, each of another kind than those before."""
+    """Runs of calls, each of another kind than those before.
+
+    Attributes:
+        found: the runs.
+        misfits: labels of the calls with sizes that do not fit each other.
+    """
 
     def __init__(self, audit: ExampleFacts) -> None:
         self._audit = audit
         self._start = audit.clock.seconds()
         self._kinds = {_kind(audit.base)}
         self._ways: set[Way] = set()
+        self._outside: frozenset[Place] = frozenset()
+        self.found: tuple[KernelRun, ...] = ()
+        self.misfits: set[str] = set()
 
     def runs(self) -> Iterator[KernelRun]:
         """Yield the runs; those of variants of variants only if they take new ways."""
@@ -106,6 +121,7 @@ class _Search:
         if base is None or not base.world.launches:
             return
         base = self._noted(base)
+        self._outside = _outside(base)
         yield base
         found = [base]
         for case, numeric in variants_of(self._audit):
@@ -134,7 +150,39 @@ class _Search:
         self._kinds.add(kind)
         with audit.events.of_first_order(case.describe(), audit.subject, case):
             run = run_in_world(audit, case)
-        return None if run is None else replace(self._noted(run), numeric=numeric)
+        if run is None:
+            return None
+        fitting = self._with_room(run)
+        if fitting is not run:
+            self.misfits.add(case.label)
+        if fitting is None:
+            return None
+        self._kinds.add(_kind(fitting.case))
+        return replace(self._noted(fitting), numeric=numeric if fitting is run else None)
+
+    def _with_room(self, run: KernelRun) -> KernelRun | None:
+        """Return a run, or one with a further size changed if the kernels leave the bounds for want of it.
+
+        So ⌈log₂ 70⌉ levels are too few for 129 steps, and with more of them the kernels stay within; and 1 level is too
+        few for 70 steps, which 1 step shows. A kernel that lacks a mask leaves the bounds whatever the other sizes are.
+        `None` if the further size, too, belongs to others.
+        """
+        audit, places = self._audit, _outside(run) - self._outside
+        if not places:
+            return run
+        change = sizes.changes(audit.base, run.case)
+        kept = sorted(size for size, new in change.items() if new == size > 1)
+        shrunk = min((size for size, new in change.items() if new < size), default=None)
+        others = [{size: 2 * size + 1} for size in kept]  # odd, so that no block becomes full which was not
+        others += [{size: 1} for size in kept if shrunk is not None and size > shrunk]  # of which it may be a function
+        for other in others:
+            audit.events.beat()
+            case = sizes.resized(run.case, other)
+            more = run_in_world(audit, replace(case, label=f"{run.case.label}, {case.label}"))
+            if more is not None and more.world.launches and not places <= _outside(more):
+                return more if sizes.keeps_sizes(audit.base, more.case) else None
+        self._outside |= places  # as no other size is at fault
+        return run
 
     def _noted(self, run: KernelRun) -> KernelRun:
         irregular = {(one.file, one.line, one.kind) for one in run.world.irregularities}
@@ -161,34 +209,38 @@ def steered_variants(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     """Yield what `variants_of` does, but first the calls that lead interpreted kernels where the example does not."""
     first = [run for run in kernel_runs(audit)[1:] if run.new]
     known = {run.case.label for run in first} - {case.label for case in audit.given}
+    misfits = _searched(audit).misfits if audit.subject.is_interpreted else set()
     yield from ((given, None) for given in audit.given)
     yield from ((run.case, run.numeric) for run in first if run.case.label in known)
     for case, numeric in variants_of(audit):
-        if case.label in known or any(case is given for given in audit.given) or _misfits(audit, case):
+        if case.label in known | misfits or any(case is given for given in audit.given):
             continue
-        yield _doubted(audit, case), numeric
+        if (fitted := _fitted(audit, case)) is not None:
+            yield fitted, numeric
 
 
-def _misfits(audit: ExampleFacts, case: Case) -> bool:
-    """Whether a variant's sizes do not fit each other, since kernels that check nothing leave the bounds with them.
+def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
+    """Return a variant, as doubtful if its sizes break a relation of the example's; `None` if kernels show that.
 
-    They then read what is not theirs, from which no gradient is right.
+    Kernels check nothing. With sizes that do not fit each other they leave the bounds, and read what is not theirs,
+    from which no gradient is right; or they stay within, and what they compute may be meaningless.
     """
-    if not audit.subject.is_interpreted or sizes.keeps_ratios(audit.base, case) or audit.leaves_out(case):
-        return False
-    with audit.events.of_first_order(case.describe(), audit.subject, case):
-        run = run_in_world(audit, case)
-    return run is not None and any(one.kind == "out-of-bounds" for one in run.world.irregularities)
-
-
-def _doubted(audit: ExampleFacts, case: Case) -> Case:
-    """Return a variant, as doubtful if it breaks a relation between sizes that interpreted kernels may rely on."""
     before, after = audit.base.all_tensors, case.all_tensors
-    kept = all(before[p].shape == after[p].shape for p in before.keys() & after.keys())
-    is_empty = any(t.shape and not t.numel() for t in after.values())
-    if kept or is_empty or not audit.subject.is_interpreted or sizes.fit(audit.base, case):
+    if not audit.subject.is_interpreted or all(before[p].shape == after[p].shape for p in before.keys() & after.keys()):
         return case
-    return replace(case, doubtful=True)
+    is_empty = any(t.shape and not t.numel() for t in after.values())
+    fits = is_empty or sizes.fit(audit.base, case)
+    if not (fits and sizes.keeps_ratios(audit.base, case)) and not audit.leaves_out(case):
+        with audit.events.of_first_order(case.describe(), audit.subject, case):
+            run = run_in_world(audit, case)
+        if run is not None and _outside(run):
+            return None
+    return case if fits else replace(case, doubtful=True)
+
+
+def _outside(run: KernelRun) -> frozenset[Place]:
+    """Return the places where kernels leave the bounds."""
+    return frozenset((one.file, one.line) for one in run.world.irregularities if one.kind == "out-of-bounds")
 
 
 def _kind(case: Case) -> tuple[Any, ...]:

@@ -419,14 +419,27 @@ def load(
 def _loaded(m: Machine, pointer: Value, mask: Value | None, other: Any) -> Value:
     dtype = pointer.dtype.element_ty
     if mask is None:
-        data = m.space.load(pointer.data, None, 0, dtype, m.programs)
-        return Value(data, dtype)
+        return Value(_noted(m, m.space.load(pointer.data, None, 0, dtype, m.programs), True, dtype), dtype)
     if other is None and not mask.data.all():
         m.world.bare_loads.add(m.place())
     rest = m.world.undefined if other is None else other
     filled = cast(_value(m, rest), dtype, m.precision)
     address, where, fill = aligned(pointer, mask, filled)
-    return Value(m.space.load(address, where, fill, dtype, m.programs), dtype)
+    return Value(_noted(m, m.space.load(address, where, fill, dtype, m.programs), where, dtype), dtype)
+
+
+def _noted(m: Machine, data: Array, where: Array | bool, dtype: Any) -> Array:
+    """Note the largest of integers that are loaded; in a simulation, give what is expected of that line."""
+    if not dtype.is_int() or dtype.name == "int1" or not data.size:
+        return data
+    place, world = m.place(), m.world
+    if not world.simulates:
+        largest = int(np.where(where, data, 0).max())
+        world.loaded[place] = max(largest, world.loaded.get(place, 0))
+        return data
+    expected = min(world.expected.get(place, 0), int(np.iinfo(data.dtype).max))
+    filled: Array = np.where(where, data.dtype.type(expected), data)
+    return filled
 
 
 @_builtin()

@@ -74,7 +74,7 @@ class _Launch:
         self._source = source
         self._grid = grid
         self._world = world
-        self._precision = Precision(world.lifts, world.is_wide)
+        self._precision = Precision(world.lifts, world.is_wide, world.wraps)
         self._space = Space(self._precision, self._note)
         self._machine = Machine(world, self._space, grid)
         self._suspects: list[Irregularity] = []

@@ -41,17 +41,19 @@ class Precision:
     Attributes:
         lifts: whether it does.
         is_wide: if not, whether floats shorter than float32 are rounded in memory alone, and held in float32 elsewhere.
+        wraps: whether integers of 32 bits are held in as many, so that they overflow as on the device.
     """
 
     lifts: bool
     is_wide: bool = False
+    wraps: bool = True
 
     def held(self, dtype: Any) -> Any:
         """Return NumPy's type of the arrays that hold numbers, or addresses, of a type."""
         if dtype.is_ptr():
             return np.int64
         if dtype.name in _INTEGERS:
-            return _INTEGERS[dtype.name]
+            return _INTEGERS[dtype.name] if self.wraps or dtype.name != "int32" else np.int64
         if self.lifts:
             return np.float64
         if self.is_wide and dtype.name == "fp16":

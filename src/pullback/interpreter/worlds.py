@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -54,6 +54,8 @@ class World:
         is_wide: if it does not lift, whether floats shorter than float32 are rounded in memory alone.
         simulates: whether tensors are on "meta", so huge ones take no memory: kernels load zeros, the first program
             and the last ones run, and all that is checked is where they access memory.
+        wraps: whether integers of 32 bits overflow.
+        expected: what is loaded in a simulation at lines that load integers; 0 elsewhere.
         processors: number of multiprocessors of the device that the host's code asks about.
         shared_memory: bytes of memory that a multiprocessor's programs share.
         undefined: what masked-off lanes of a load without `other` hold.
@@ -68,11 +70,14 @@ class World:
         bare_loads: file and line of loads without `other` in which lanes were masked off.
         unpadded_loads: those of block pointers without `padding_option` that leave their bounds.
         atomics: file and line of atomic operations.
+        loaded: the largest integer that each line has loaded, but in a simulation.
     """
 
     lifts: bool = True
     is_wide: bool = False
     simulates: bool = False
+    wraps: bool = True
+    expected: Mapping[tuple[str, int], int] = field(default_factory=dict)
     reverses: bool = False
     config: int = 0
     processors: int = 2
@@ -87,6 +92,7 @@ class World:
     bare_loads: set[tuple[str, int]] = field(default_factory=set)
     unpadded_loads: set[tuple[str, int]] = field(default_factory=set)
     atomics: set[tuple[str, int]] = field(default_factory=set)
+    loaded: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
 _current = World()

@@ -339,6 +339,42 @@ def test_words_alone_give_a_warning_and_structure_an_info():
     assert severity(torch.exp, lambda g, x: None, "Exp", "PB107") == [("error", "wrong")]
 
 
+def with_penalty(weigh, name):
+    """Return a Function of a loss and logits that adds a penalty's gradient."""
+
+    class Wrap(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, loss, logits):
+            ctx.save_for_backward(logits)
+            return loss.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            (logits,) = ctx.saved_tensors
+            return g, weigh(g) * 1e-4 * logits
+
+    Wrap.__name__ = Wrap.__qualname__ = name
+    return Wrap
+
+
+@pytest.mark.parametrize(
+    ("weigh", "name", "expected"),
+    [
+        (lambda g: g, "Wrap", []),
+        (torch.ones_like, "Wrap", [("error", "wrong")]),
+        (torch.sign, "Wrap", [("info", "intended")]),
+        (torch.ones_like, "WrapGradSurrogate", [("info", "intended")]),
+    ],
+)
+def test_flat_forward_excuses_no_gradient_that_ignores_its_cotangent(weigh, name, expected):
+    wrap = with_penalty(weigh, name)
+    loss, logits = normal(1).squeeze(0).requires_grad_(), normal(2, 5).requires_grad_()
+    scaled = [torch.autograd.grad(by * wrap.apply(loss, logits), logits)[0] for by in (1, 4)]
+    assert torch.equal(4 * scaled[0], scaled[1]) is (not expected)  # a loss in other units: the same training, or not
+    found = pullback.check(wrap, loss.detach(), logits.detach(), select="PB109", budget=60).findings
+    assert [(f.severity, f.verdict) for f in found] == expected
+
+
 def test_small_difference_is_a_warning_with_its_size():
     def found(slope):
         return pullback.check(function(torch.sin, lambda g, x: g * slope(x)), normal(5), select="PB101").findings

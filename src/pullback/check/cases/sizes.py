@@ -12,6 +12,7 @@ import functools
 import linecache
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from types import FunctionType
@@ -185,15 +186,22 @@ def _are_joined(tensors: Iterable[Tensor]) -> bool:
     return any(shape[:k] + shape[k + 1 :] in shapes for shape in shapes for k, n in enumerate(shape) if n == 1)
 
 
+def changes(base: Case, case: Case) -> dict[int, int]:
+    """Return the sizes of tensors, and what each is in a variant; without those that are not the same everywhere."""
+    before, after = base.all_tensors, case.all_tensors
+    pairs: set[tuple[int, int | None]] = set()
+    for p in before.keys() & after.keys():
+        is_alike = before[p].ndim == after[p].ndim
+        pairs |= {*zip(before[p].shape, after[p].shape if is_alike else [None] * before[p].ndim, strict=True)}
+    times = Counter(old for old, _ in pairs)
+    return {old: new for old, new in sorted(pairs, key=str) if times[old] == 1 and new is not None}
+
+
 def keeps_ratios(base: Case, case: Case) -> bool:
     """Whether each size of a variant that was a multiple of another, such as that of two matrices in one, still is."""
-    change: dict[int, int] = {}
-    for p in base.all_tensors.keys() & case.all_tensors.keys():
-        if base.all_tensors[p].ndim != case.all_tensors[p].ndim:
-            return False
-        for old, new in zip(base.all_tensors[p].shape, case.all_tensors[p].shape, strict=True):
-            if change.setdefault(old, new) != new:
-                return False
+    change = changes(base, case)
+    if not base.sizes <= change.keys():
+        return False
     pairs = ((a, b) for a in change for b in change if 1 < a < b and b % a == 0)
     return all(change[b] * a == change[a] * b for a, b in pairs)
 

@@ -36,12 +36,32 @@ def other_values(case: Case) -> Iterator[Case]:
         for position in free:
             zeroed = _half_zero(case.values[position])
             yield case.with_values({position: zeroed}, f"{case.names[position]} with exact zeros")
+    yield from of_whole_numbers(case)
+
+
+def of_whole_numbers(case: Case) -> Iterator[Case]:
+    """Yield the case with other whole numbers among those that its tensors hold: one of them everywhere, reversed."""
     integers = {p: t for p, t in case.all_tensors.items() if not has_derivative(t) and t.numel()}
     if integers and not any(is_permutation(v) for v in integers.values()):
         equal = {p: v.flatten()[:1].repeat(v.numel()).view(v.shape) for p, v in integers.items()}
         yield case.with_values(equal, ALL_EQUAL)
         flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
         yield case.with_values(flipped, "whole-number arguments reversed")
+    if (ignored := all_ignored(case)) is not None:
+        yield ignored
+
+
+def all_ignored(case: Case) -> Case | None:
+    """Return the case with the negative number that marks ignored elements everywhere; `None` if there is none.
+
+    That is in tensors of whole numbers which hold others, too, as labels do.
+    """
+    tensors = {p: t for p, t in case.all_tensors.items() if not has_derivative(t) and t.dtype != torch.bool}
+    marked = {p: int(t.min()) for p, t in tensors.items() if t.numel() and int(t.min()) < 0 <= int(t.max())}
+    if not marked:
+        return None
+    label = f"whole-number arguments all {', '.join(map(str, dict.fromkeys(marked.values())))}"
+    return case.with_values({p: torch.full_like(tensors[p], n) for p, n in marked.items()}, label)
 
 
 _SWITCHED_ON = 0.1

@@ -187,6 +187,18 @@ def nonlinearity(
     return None
 
 
+def ignores_cotangent(subject: Subject, case: Case, roots: Sequence[Tensor], tensor_index: int) -> bool:
+    """Whether a gradient that is not zero is the same, to the bit, for a cotangent, four times it and its negative.
+
+    A sign or a clipped gradient follows the cotangent's sign, at least.
+    """
+    g = standard_cotangents(roots)
+    first, *others = (gradients(subject, case, [by * a for a in g])[tensor_index] for by in (1, 4, -1))
+    if first is None or not bool((first != 0).any()):
+        return False
+    return all(other is not None and torch.equal(first, other) for other in others)
+
+
 def _zero_sum(root: Tensor) -> Tensor:
     """Return a cotangent of alternating signs whose sum is exactly 0, but which is not 0 itself."""
     signs = 1 - 2 * (torch.arange(root.numel()) % 2)

@@ -28,7 +28,8 @@ Training converges more slowly, or to another solution, and nothing raises.
   If the forward is smooth and only words say so (straight-through, surrogate, approximate, reversal or scaling, in the
   name or a docstring), the finding is `intended` as a warning, since words excuse a mistake as well. Neither excuses
   NaN on a given example.
-- `unstable` (a warning): the gradient is not finite at a special point. At tiny values it is an info.
+- `unstable` (a warning): the gradient is not finite at a special point, or if all labels are those of ignored elements.
+  At tiny values it is an info.
 - A warning with the size of the difference: it is below 1e-4 of the derivative, or below 1e-7 of the largest element of
   the gradient. Iterations that stop early and small constants in a denominator leave such differences.
 - A warning instead of an error: the forward may accept or broadcast the shape by accident; the variant lacks a property
@@ -127,7 +128,7 @@ from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.repro import bind, call_text
 from pullback.check.cases.sizes import keeps_sizes, resized
-from pullback.check.cases.values import TINY
+from pullback.check.cases.values import TINY, all_ignored
 from pullback.check.derivative.agreement import difference, show, subscript
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import (
@@ -148,7 +149,7 @@ from pullback.check.rules._kernels import MAY_MISFIT, may_misfit
 from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import saved, text
-from pullback.check.trial import Raised, forward, standard_cotangents
+from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
@@ -244,6 +245,34 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
     if audit.intent is None and not audit.base.required_property:
         yield from _off_symmetric(audit, base)
+    yield from _of_ignored(audit)
+
+
+def _of_ignored(audit: Audit) -> Iterator[Finding]:
+    """Report gradients that are not finite if all labels are ignored, where the value is not, either.
+
+    Such a batch is a part of a packed one. The gradient of PyTorch's losses is 0 there, also where their value is 0/0.
+    """
+    if (case := all_ignored(audit.base)) is None:
+        return
+    try:
+        run = forward(audit.subject, case)
+        if not run.roots or all(bool(out.isfinite().all()) for out in run.roots):
+            return
+        gradients = vjp(run, standard_cotangents(run.roots, run.differentiable))
+    except Raised:
+        return
+    named = zip(audit.base.wrt, gradients, strict=True)
+    if lost := [case.names[p] for p, g in named if g is not None and not bool(g.isfinite().all())]:
+        yield audit.finding(
+            "PB101",
+            "warning",
+            "unstable",
+            f"the gradient of {', '.join(lost)} is not finite (with {case.label})",
+            case=case,
+            tail=[audit.outs, "print(torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs]))"],
+            hint="divide by at least 1 where the mean is taken over the elements that are not ignored",
+        )
 
 
 _LANES = "the lanes of a block beyond the size count: mask them after the computation, too, with tl.where"

@@ -11,8 +11,9 @@ it, each of them changes the direction of the gradient, not just its length.
 
 ## Limits
 Gradient clipping and sign gradients are nonlinear on purpose. They are `intended` if their structure shows it (see
-PB101), and a warning if only words say so. A difference below two per cent is a warning, since an iteration that solves
-the adjoint up to a tolerance leaves one.
+PB101), and a warning if only words say so. A gradient that is the same for a cotangent, four times it and its negative
+is an error unless words declare it: the forward may be flat, but no weight of the loss reaches it. A difference below
+two per cent is a warning, since an iteration that solves the adjoint up to a tolerance leaves one.
 
 ## Bad
 ```python
@@ -50,6 +51,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.cases.repro import bind
+from pullback.check.derivative.agreement import ignores_cotangent
 from pullback.check.derivative.intent import severity_of
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import standard_cotangents
@@ -82,6 +84,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     law, where = found
     intent = audit.any_intent
+    if intent is not None and intent.sign not in _STATED and _is_ignored(audit, where.tensor_index):
+        intent = None
     is_small = (
         isinstance(where.got, float)
         and isinstance(where.expected, float)
@@ -97,6 +101,14 @@ def _run(audit: Audit) -> Iterator[Finding]:
         tail=[audit.outs, bind("g", standard_cotangents(audit.base_run.roots)), *_CODE[law]],
         hint="multiply by the cotangent once; take no abs, sign, clamp, mean or norm of it",
     )
+
+
+_STATED = ("declared", "worded")
+"""Signs of an intent that words give."""
+
+
+def _is_ignored(audit: Audit, tensor_index: int) -> bool:
+    return ignores_cotangent(audit.subject, audit.base, audit.base_run.roots, tensor_index)
 
 
 RULE = Rule(__doc__, runtime=_run, of_optional=True, blames="backward", column="eager", of_weights="alone")

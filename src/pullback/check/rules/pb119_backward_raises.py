@@ -3,7 +3,9 @@
 ## What it finds
 Any exception of the backward on the example or on one of its variants: sizes 0 and 1, exact zeros, transposed or
 expanded tensors, float32 and half precision, one tensor passed twice, and each module switched between train and eval
-mode. Failures that have a rule of their own (PB103, PB104, PB108, PB112, PB113; PB502 for cotangents with other
+mode. Also an exception of the forward with a flag set, on whole-number inputs that it takes without the flag, where it
+takes the flag with others: as a label that marks padding, beside an option that looks up what it finds there. Failures
+that have a rule of their own (PB103, PB104, PB108, PB112, PB113; PB502 for cotangents with other
 strides) are reported by that rule.
 
 ## Why it hurts
@@ -12,7 +14,8 @@ The error comes late: the forward and the evaluation work, and training stops at
 ## Limits
 - An error: on the example, on the example with other strides or in float32 and, unless it was guessed, in half
   precision; on any variant, unless the example was guessed, if a name has no value (`NameError`).
-- A warning: on other values and sizes, which may not be valid inputs; a `NotImplementedError`.
+- A warning: on other values and sizes, which may not be valid inputs; a `NotImplementedError`; a forward with a flag,
+  unless the function itself raises.
 - An info: an index is out of bounds or a matrix singular in such a variant; an operation has no kernel for half
   precision; the backward rejects `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes
   on with `.backward()`); or the forward may accept the input by accident, such as a shape that happens to broadcast, a
@@ -66,10 +69,12 @@ from torch.nn import Module
 from pullback.check.case import Case
 from pullback.check.cases.repro import call_text
 from pullback.check.cases.sizes import may_hold_sizes
+from pullback.check.cases.values import of_whole_numbers, other_numbers
 from pullback.check.derivative.agreement import gradients
 from pullback.check.find.objects import answers
+from pullback.check.optional_arguments import with_defaults
 from pullback.check.rules._rule import Rule
-from pullback.check.trial import Raised, refusal_of_grad
+from pullback.check.trial import Raised, forward, refusal_of_grad
 from pullback.check.weights import in_other_mode, modules_of
 from pullback.report.model import Finding, Severity
 
@@ -88,6 +93,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if not audit.varied and audit.backward_works:
         yield from _refusal_of_grad(audit)
         yield from _in_other_mode(audit)
+        yield from _of_a_flag(audit)
     for result in audit.results():
         error = result.error
         if error is None or (_ELSEWHERE.search(str(error)) and audit.running(("PB103", "PB104", "PB108"))):
@@ -142,6 +148,33 @@ def _in_other_mode(audit: Audit) -> Iterator[Finding]:
             yield audit.finding("PB119", "error", "wrong", message, case=audit.base, tail=tail, hint=hint)
 
 
+def _of_a_flag(audit: Audit) -> Iterator[Finding]:
+    """Report a forward that raises with a flag, on whole numbers that it takes otherwise, and as it does with others.
+
+    Without the last, the flag may need what the example lacks, or belong to another dtype.
+    """
+    usual = with_defaults(audit)
+    for case in other_numbers(usual, audit.words):
+        has_flag = any(type(a) is bool and a is not b for a, b in zip(case.values, usual.values, strict=True))
+        error = _refusal(audit, case) if has_flag else None
+        if error is None or error.is_deliberate or isinstance(error.error, NotImplementedError):
+            continue
+        for other in of_whole_numbers(case):
+            if _refusal(audit, other) is None:
+                message = f"{error} (with {case.label}, and not with {other.label})"
+                hint = "let the option pass over what the function passes over without it, or reject it"
+                yield audit.finding("PB119", "warning", "unsupported", message, case=case, hint=hint)
+                return
+
+
+def _refusal(audit: Audit, case: Case) -> Raised | None:
+    try:
+        forward(audit.subject, case)
+    except Raised as error:
+        return error
+    return None
+
+
 def _error_on(audit: Audit, case: Case) -> Raised | None:
     result = audit.compare(case)
     return None if result is None else result.error
@@ -176,15 +209,15 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     is_singular = isinstance(error.error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
     if case.is_variant and (is_singular or _OUT_OF_BOUNDS.search(str(error.error))):
         return "info"  # the error rejects the variant as invalid input: a singular matrix, a number that is an index
+    is_slip = isinstance(error.error, NameError) or _UNDEFINED.search(str(error.error))
+    if is_slip and not guessed:
+        return "error"  # a name without a value is no refusal of the input
     if case.is_variant and error.is_deliberate:
         return "warning"
     if isinstance(error.error, NotImplementedError):
         return "warning"  # there is no backward, with a clear error
     if guessed and _OF_THE_GUESS.search(str(error.error)):
         return "warning"  # of another kind of tensor, or of a callable that was not given
-    is_a_slip = isinstance(error.error, NameError) or _UNDEFINED.search(str(error.error))
-    if is_a_slip and not guessed:
-        return "error"  # a name without a value is no refusal of the input
     is_plain = case.layout_only or case.label.startswith("float") or (is_half and not guessed)
     return "error" if is_plain or not case.is_variant else "warning"
 

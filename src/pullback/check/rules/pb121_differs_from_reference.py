@@ -110,7 +110,7 @@ def _differences(audit: Audit, result: FirstOrder) -> Iterator[Finding]:
 
     shapes, right_shapes = ([list(out.shape) for out in found] for found in (outputs, right_run(result.case).outputs))
     if shapes != right_shapes:
-        what = f"its outputs have the shapes {shapes}, those of the reference {right_shapes}"
+        what = f"its outputs have the shapes {shapes}, those of the reference {right_shapes}{_with(result.case)}"
         yield audit.finding("PB121", "error", "wrong", what, case=result.case)
         return
     got = [*(out.detach() for out in outputs), *result.gradients]
@@ -151,12 +151,16 @@ def _difference(
         "PB121",
         "error",
         "wrong",
-        f"{name}{subscript(index)} is {show(got)}, that of the reference {show(expected)}",
+        f"{name}{subscript(index)} is {show(got)}, that of the reference {show(expected)}{_with(result.case)}",
         case=result.case,
         evidence=Evidence(expected, got, bar, index, name, "float64", int(wrong.sum()), wrong.numel()),
         tail=[*lines, f"print('got', got{subscript(index)}.item(){part}, 'and the reference', {source_of(expected)})"],
         hint="derive forward and backward from one formula; a formula that is meant to differ is no reference",
     )
+
+
+def _with(case: Case) -> str:
+    return f" (with {case.label})" if case.is_variant else ""
 
 
 def _precision(got: Sequence[Tensor | None]) -> Precision:

@@ -1,18 +1,21 @@
 """offset-overflow (PB906): a Triton kernel computes offsets in 32 bits that overflow in large tensors.
 
 ## What it finds
-The function is called with tensors of more than 2³¹ elements, along the first dimension of its largest input. They are
-on PyTorch's "meta" device, without memory: the kernels' first program and their last ones run, with offsets as the
-device computes them, and all that is looked at is where they access memory. An offset that overflows is negative.
+The function is called with tensors of more than 2³¹ elements, along the first dimension of its largest input, then of
+the next that has another length. They are on PyTorch's "meta" device, without memory: the kernels' first program and
+their last ones run, with offsets as the device computes them, and all that is looked at is where they access memory.
+An offset that overflows is negative, and is not in 64 bits.
 
 ## Why it hurts
 Offsets of 32 bits are enough for every test and for most models, until a batch of long sequences over a large
 vocabulary has 2³¹ elements. The kernel then reads and writes memory that is not its own, and seldom crashes.
 
 ## Limits
-A warning: many functions never see tensors of this size. One dimension is enlarged. Numbers that host code reads from
-tensors (`.item()`) are 1, and what kernels load is 0: offsets that are computed from loaded indices do not overflow.
-The rule needs Triton, and a machine without a GPU.
+A warning: many functions never see tensors of this size. One length is enlarged at a time. Numbers that host code reads
+from tensors (`.item()`) are 1, and floats that kernels load are 0. A whole number that they load is what the line would
+load at most, extrapolated from calls with the rows of the example and with twice as many, repeated: an index of a row
+that the function computes grows; a label, or an index that is given, does not. The rule needs Triton, and a machine
+without a GPU.
 
 ## Bad
 ```python
@@ -77,19 +80,20 @@ class Scale(torch.autograd.Function):
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.find.kernels import recording
-from pullback.check.kernel_runs import kernel_runs
+from pullback.check.kernel_runs import KernelRun, kernel_runs, run_in_world
 from pullback.check.rules._kernels import at_line, shown_line
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded
@@ -97,7 +101,7 @@ from pullback.report.model import Finding
 
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
-    from pullback.interpreter import World
+    from pullback.interpreter import Irregularity, World
 
 _ELEMENTS = 2**31 + 2**27
 """Enough for the last programs of a launch to start beyond 2³¹ elements."""
@@ -107,45 +111,84 @@ _HINT = "compute the offset in 64 bits: tl.program_id(0).to(tl.int64), or give t
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    ordinary = {(one.file, one.line) for run in kernel_runs(audit) for one in run.world.irregularities}
-    huge = _enlarged(audit.base) if kernel_runs(audit) else None
-    world = None if huge is None else _simulated(audit, huge)
-    if world is None or huge is None:
-        return
-    for found in world.irregularities:
-        is_overflow = found.kind == "out-of-bounds" and _NEGATIVE.search(found.what)
-        if not is_overflow or (found.file, found.line) in ordinary:
-            continue
-        shapes = ", ".join(str(tuple(t.shape)) for t in huge.tensors)
-        where = f"kernel {found.kernel} ({shown_line(found.file, found.line)}), program {found.program}"
-        what = f"{where}: {found.what}, with inputs of shape {shapes}"
-        yield at_line(audit, audit.finding("PB906", "warning", "wrong", what, hint=_HINT), found.file, found.line)
-        return
+    if runs := kernel_runs(audit):
+        found = (_overflow(audit, runs, rows) for rows in _lengths(audit.base))
+        yield from itertools.islice(filter(None, found), 1)
 
 
-def _enlarged(base: Case) -> Case | None:
-    """Return the call with more than 2³¹ elements in its largest input, without memory.
-
-    Every tensor whose first dimension has the same size gets the new one: the batch, or the rows.
-    """
-    largest = max(base.tensors, key=Tensor.numel, default=None)
-    if largest is None or largest.dim() < 2 or not largest.numel():
-        return None
-    rows, each = largest.shape[0], largest.numel() // largest.shape[0]
+def _overflow(audit: Audit, runs: Sequence[KernelRun], rows: int) -> Finding | None:
+    """Return the finding of an offset that overflows if there are many rows in the tensors that have so many."""
+    each = max(t.numel() // rows for t in audit.base.tensors if t.dim() and t.shape[0] == rows)
     count = math.ceil(_ELEMENTS / each)
+    huge = _with_rows(audit.base, rows, count, is_simulated=True)
+    expected = _expected(audit, runs[0], rows, count)
+    ordinary = {(one.file, one.line) for run in runs for one in run.world.irregularities}
+    negative = _negative(audit, huge, wraps=True, expected=expected)
+    if any((one.file, one.line) not in ordinary for one in negative):
+        # An offset that is negative in 64 bits, too, is of numbers that do not fit each other.
+        ordinary |= {(one.file, one.line) for one in _negative(audit, huge, wraps=False, expected=expected)}
+    one = next((one for one in negative if (one.file, one.line) not in ordinary), None)
+    if one is None:
+        return None
+    shapes = ", ".join(str(tuple(t.shape)) for t in huge.tensors)
+    where = f"kernel {one.kernel} ({shown_line(one.file, one.line)}), program {one.program}"
+    what = f"{where}: {one.what}, with inputs of shape {shapes}"
+    return at_line(audit, audit.finding("PB906", "warning", "wrong", what, hint=_HINT), one.file, one.line)
 
-    def huge(value: object) -> object:
+
+def _negative(audit: Audit, huge: Case, **settings: Any) -> list[Irregularity]:
+    """Return the accesses before the start of a tensor, in a simulation with some settings."""
+    world = _simulated(audit, huge, **settings)
+    found = [] if world is None else world.irregularities
+    return [one for one in found if one.kind == "out-of-bounds" and _NEGATIVE.search(one.what)]
+
+
+def _lengths(base: Case) -> list[int]:
+    """Return the length of the first dimension of the largest input, and that of the next that has another, if any.
+
+    The latter is left out if other dimensions have it: they would not follow.
+    """
+    tensors = sorted((t for t in base.tensors if t.dim() > 1 and t.numel()), key=Tensor.numel, reverse=True)
+    inner = {size for t in base.all_tensors.values() for size in t.shape[1:]}
+    first, *others = dict.fromkeys(t.shape[0] for t in tensors) or [0]
+    return [first, *(n for n in others if n not in inner)][:2] if first else []
+
+
+def _with_rows(base: Case, rows: int, count: int, is_simulated: bool) -> Case:
+    """Return the call with another length of each first dimension of a length.
+
+    In a simulation the tensors take no memory; otherwise rows are repeated.
+    """
+
+    def changed(value: object) -> object:
         if not isinstance(value, Tensor):
             return value
-        shape = (count, *value.shape[1:]) if value.dim() and value.shape[0] == rows else tuple(value.shape)
-        return torch.empty(shape, dtype=value.dtype, device="meta")
+        has_rows = value.dim() > 0 and value.shape[0] == rows
+        if is_simulated:
+            shape = (count if has_rows else n for n in value.shape[:1])
+            return torch.empty((*shape, *value.shape[1:]), dtype=value.dtype, device="meta")
+        return value.index_select(0, torch.arange(count) % rows) if has_rows else value
 
-    return replace(base, values=tuple(map(huge, base.values)), label="huge", layout_only=False)
+    return replace(base, values=tuple(map(changed, base.values)), label="huge", layout_only=False)
 
 
-def _simulated(audit: Audit, huge: Case) -> World | None:
+def _expected(audit: Audit, run: KernelRun, rows: int, count: int) -> dict[tuple[str, int], int]:
+    """Return the largest integer that each line would load beside `count` rows, by extrapolation from twice the rows.
+
+    The index of a row grows with their number; that of an expert or a word does not.
+    """
+    if not run.world.loaded:
+        return {}
+    twice = run_in_world(audit, _with_rows(audit.base, rows, 2 * rows, is_simulated=False))
+    if twice is None:
+        return {}
+    more = twice.world.loaded
+    return {place: n + max(more.get(place, n) - n, 0) * (count - rows) // rows for place, n in run.world.loaded.items()}
+
+
+def _simulated(audit: Audit, huge: Case, **settings: Any) -> World | None:
     """Return the record of forward and backward; `None` if the call cannot be made without values."""
-    with recording(simulates=True) as world:
+    with recording(simulates=True, **settings) as world:
         try:
             run = forward(audit.subject, huge)
         except Raised:

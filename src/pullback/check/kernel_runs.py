@@ -174,7 +174,8 @@ class _Search:
         kept = sorted(size for size, new in change.items() if new == size > 1)
         shrunk = min((size for size, new in change.items() if new < size), default=None)
         others = [{size: 2 * size + 1} for size in kept]  # odd, so that no block becomes full which was not
-        others += [{size: 1} for size in kept if shrunk is not None and size > shrunk]  # of which it may be a function
+        grown = [new for size, new in change.items() if new > size]
+        others += [{size: 1} for size in (*kept, *grown) if shrunk is not None and size > shrunk]  # a function of it
         for other in others:
             audit.events.beat()
             case = sizes.resized(run.case, other)

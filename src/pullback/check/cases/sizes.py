@@ -194,7 +194,7 @@ def changes(base: Case, case: Case) -> dict[int, int]:
         is_alike = before[p].ndim == after[p].ndim
         pairs |= {*zip(before[p].shape, after[p].shape if is_alike else [None] * before[p].ndim, strict=True)}
     times = Counter(old for old, _ in pairs)
-    return {old: new for old, new in sorted(pairs, key=str) if times[old] == 1 and new is not None}
+    return dict(sorted((old, new) for old, new in pairs if times[old] == 1 and new is not None))
 
 
 def keeps_ratios(base: Case, case: Case) -> bool:

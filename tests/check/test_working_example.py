@@ -306,3 +306,28 @@ def test_nan_on_a_negative_guess_is_no_error():
         assert all(f.severity != "error" for f in found(target, "PB101"))
     scale = torch.tensor([-1.0, 2.0, 1.0], dtype=torch.float64)
     assert found(Draw, "PB101", normal(3), scale)[0].severity == "error"
+
+
+class OfLabels(Function):
+    """Cross entropy with labels of 0 and 1: for others, the derivative is that of another function."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return torch.nn.functional.softplus(torch.where(y > 0.5, -x, x))
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * (torch.sigmoid(x) - y), None
+
+
+def test_labels_for_which_the_gradient_is_right_are_preferred():
+    audit, _ = guessed(OfLabels)
+    assert audit.base.required_property == "zeros and ones in y"
+    assert set(audit.base.values[1].flatten().tolist()) <= {0.0, 1.0}
+    (finding,) = found(OfLabels, "PB101")
+    assert finding.severity == "warning"
+    assert "that of x is" in finding.message
+    x, y = normal(3, 5), normal(3, 5)
+    assert {f.severity for f in found(OfLabels, "PB101", x, y)} == {"error"}

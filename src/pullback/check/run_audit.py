@@ -241,7 +241,8 @@ def _only_in_domain(audit: Audit) -> Finding:
     what = f"the gradient is right for {fit}, and wrong for other guesses"
     result = audit.refuted
     assert result is not None
-    worst = max(result.wrong, key=lambda c: c.weight)
+    with_gradient = [c for c in result.wrong if result.gradients[c.input_index] is not None]
+    worst = max(with_gradient or result.wrong, key=lambda c: c.weight)
     name = result.case.names[result.case.wrt[worst.input_index]]
     transpose = "look for a missing transpose" if fit.endswith("matrices") else "it is wrong for them"
     hint = f"if others should work too, {transpose}; if not, say so in the docstring and give inputs"

@@ -147,7 +147,8 @@ def _in_domain(guessed: Audit) -> Audit:
     clock = Stopwatch()
     assert guessed.base_result is not None
     is_nan = all(math.isnan(c.got) for c in guessed.base_result.wrong)
-    for case in (*(values.positive(guessed.base) if is_nan else ()), *_other_guesses(guessed.base, wrong)):
+    positive = values.positive(guessed.base) if is_nan else ()
+    for case in (*positive, *_with_labels(guessed), *_other_guesses(guessed.base, wrong)):
         if clock.seconds() > _DOUBT_SECONDS:
             break
         other = guessed.on(case)
@@ -157,6 +158,16 @@ def _in_domain(guessed: Audit) -> Audit:
             other.refuted = guessed.base_result
             return other
     return guessed
+
+
+def _with_labels(guessed: Audit) -> Iterator[Case]:
+    """Yield the guess with zeros and ones in the tensors that get no gradient: labels of a loss."""
+    base, result = guessed.base, guessed.base_result
+    none = [] if result is None else [p for p, g in zip(base.wrt, result.gradients, strict=True) if g is None]
+    floats = {p: base.values[p] for p in none if base.values[p].is_floating_point()}
+    if floats:
+        words = f"zeros and ones in {' and '.join(base.names[p] for p in floats)}"
+        yield base.with_values({p: (t > 0).to(t.dtype) for p, t in floats.items()}, required_property=words)
 
 
 def _second_comparison(audit: Audit) -> FirstOrder | None:

@@ -42,7 +42,9 @@ def test_variants_keep_the_domain_of_the_example_or_are_doubtful(name):
     domain = Domain(base, takes=None)
     kept = [c for label, change in ORDINARY.items() for c in domain.keep(base.map_inputs(change, label))]
     assert sum(not case.doubtful for case in kept) >= 4
-    assert any(case.doubtful for case in kept) == (name not in ("symmetric", "positive definite"))  # PB101 checks these
+    assert any(case.doubtful for case in kept) == (
+        name not in ("symmetric", "positive definite", "labels")
+    )  # PB101 checks these
     for case in kept:
         assert case.doubtful or holds(case.tensors[0]), case.label
 
@@ -52,6 +54,13 @@ def test_ordinary_tensors_have_no_domain():
     for label, change in ORDINARY.items():
         case = base.map_inputs(change, label)
         assert list(Domain(base, takes=None).keep(case)) == [case]
+
+
+def test_labels_stay_zeros_and_ones():
+    base = case_of(torch.sin, (normal(5, 7) > 0).double())
+    (kept,) = Domain(base, takes=None).keep(base.map_inputs(lambda t: normal(5, 7, seed=1), "others"))
+    assert not kept.doubtful
+    assert set(kept.tensors[0].flatten().tolist()) == {0.0, 1.0}
 
 
 def test_equal_numbers_are_sorted_one_way():

@@ -250,6 +250,8 @@ def test_different_indices_that_become_equal_are_doubtful():
     assert sizes.resized(scatter, {8: 1}).doubtful
     assert not sizes.resized(scatter, {8: 9}).doubtful
     assert not sizes.keeps_sizes(scatter, sizes.resized(scatter, {8: 1}))
+    (equal,) = (c for c in values.other_values(scatter) if c.label == values.ALL_EQUAL)
+    assert equal.doubtful
 
 
 def test_integer_equal_to_a_size_follows_it():

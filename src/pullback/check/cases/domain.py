@@ -68,6 +68,10 @@ def _made_twice(t: Tensor) -> Tensor:
     return torch.cat([half, half], -1)
 
 
+def _are_labels(t: Tensor) -> bool:
+    return bool(((t == 0) | (t == 1)).all()) and bool((t == 0).any()) and bool((t == 1).any())
+
+
 def _are_probabilities(t: Tensor) -> bool:
     return t.ndim > 0 and not t.is_complex() and bool((t >= 0).all()) and _all_near(t.sum(-1), 1.0)
 
@@ -93,6 +97,7 @@ TRAITS = (
     Trait("rows that sum to 1", _are_probabilities, lambda t: t.abs() / t.abs().sum(-1, keepdim=True)),
     Trait("sorted rows", _are_sorted, lambda t: t.sort(-1).values),
     Trait("rows sorted in descending order", _are_falling, lambda t: t.sort(-1, descending=True).values),
+    Trait("zeros and ones alone", _are_labels, lambda t: (t.real > 0).to(t.dtype), is_tried_without=False),
     Trait("rows of two equal halves", _are_twice, _made_twice),  # angles of a rotary embedding
 )
 

@@ -23,7 +23,7 @@ from torch.nn import Module
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.repro import GAP, source_of
-from pullback.check.cases.structure import is_permutation, is_structured, partitions
+from pullback.check.cases.structure import are_distinct, is_permutation, is_structured, partitions
 from pullback.dtypes import has_derivative
 
 PRIMES = (2, 7, 11)
@@ -323,18 +323,11 @@ def resized(case: Case, change: dict[int, int]) -> Case:
         and not any(may_hold_sizes(v) for v in case.values)
     )
     new = case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
-    if any(_are_distinct(t) and not _are_distinct(new.values[p], 0) for p, t in enumerate(case.values)):
+    if any(are_distinct(t) and not are_distinct(new.values[p], 0) for p, t in enumerate(case.values)):
         new = replace(new, doubtful=True)  # a scatter may rely on it
     for partition in partitions(case):
         new = new if partition.holds(new) else partition.restored(new) or replace(new, doubtful=True)
     return new
-
-
-def _are_distinct(value: object, fewest: int = _SHORTEST) -> bool:
-    """Whether an argument holds whole numbers that are all different, and enough of them to be no coincidence."""
-    if not isinstance(value, Tensor) or value.layout is not torch.strided or has_derivative(value):
-        return False
-    return value.numel() >= fewest and value.unique().numel() == value.numel()
 
 
 def _leaves_a_multiple(case: Case, change: dict[int, int]) -> bool:

@@ -48,6 +48,13 @@ def is_permutation(t: Tensor) -> bool:
     return False
 
 
+def are_distinct(value: object, fewest: int = 3) -> bool:
+    """Whether an argument holds whole numbers that are all different, and enough of them to be no coincidence."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or has_derivative(value):
+        return False
+    return value.numel() >= fewest and value.unique().numel() == value.numel()
+
+
 def structured(case: Case) -> Iterator[Case]:
     """Yield the case with its square matrices made positive definite, lower triangular, symmetric."""
     square = [p for p in case.wrt if case.values[p].ndim >= 2 and case.values[p].shape[-1] == case.values[p].shape[-2]]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.sizes import resized
-from pullback.check.cases.structure import is_fixed, is_permutation, is_structured
+from pullback.check.cases.structure import are_distinct, is_fixed, is_permutation, is_structured
 from pullback.check.cases.templates import DISTANCES, SMOOTH
 from pullback.check.cases.words import Words
 from pullback.dtypes import has_derivative
@@ -44,7 +44,8 @@ def of_whole_numbers(case: Case) -> Iterator[Case]:
     integers = {p: t for p, t in case.all_tensors.items() if not has_derivative(t) and t.numel()}
     if integers and not any(is_permutation(v) for v in integers.values()):
         equal = {p: v.flatten()[:1].repeat(v.numel()).view(v.shape) for p, v in integers.items()}
-        yield case.with_values(equal, ALL_EQUAL)
+        doubtful = case.doubtful or any(map(are_distinct, integers.values()))  # a scatter may rely on it
+        yield case.with_values(equal, ALL_EQUAL, doubtful=doubtful)
         flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
         yield case.with_values(flipped, "whole-number arguments reversed")
     if (ignored := all_ignored(case)) is not None:

@@ -102,7 +102,9 @@ _SCALED_TWICE = {
     r"PB101: .*\(with transposed\)": "of a transposed input the gradient is scaled twice, if the loss is scaled"
 }
 _NONE = {
-    r"PB101: .*reduction = 'none'|PB1[02]1: the gradient of [^(]*$": "reduction='none': mended by 05b43a14 and 9ac26bb8"
+    r"PB101: .*reduction = 'none'|PB101: the gradient of [^(]*$|PB121: the gradient": (
+        "wrong with reduction='none': mended by 05b43a14 and 9ac26bb8"
+    )
 }
 _ONE_TOKEN = {
     r"PB902: .*7 -> 1|PB121: .*7 -> 1": "takes the stride of a dimension of size 1, with one token of several sequences"

@@ -499,3 +499,80 @@ class WithoutFactor(torch.autograd.Function):
         g, gx = g.contiguous(), torch.empty_like(g, memory_format=torch.contiguous_format)
         scale_kernel[(triton.cdiv(g.numel(), BLOCK),)](g, gx, g.numel(), ctx.is_doubled, BLOCK=BLOCK)
         return gx, None
+
+
+@triton.jit
+def gated_kernel(x, g, y, columns, half, IS_BACK: tl.constexpr, IS_MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    x += tl.program_id(0) * columns
+    y += tl.program_id(0) * (columns if IS_BACK else half)
+    i = tl.arange(0, BLOCK)
+    is_inside = (i < half) | (not IS_MASKED)
+    a = tl.load(x + i, mask=is_inside, other=0.0)
+    b = tl.load(x + half + i, mask=is_inside, other=0.0)
+    if IS_BACK:
+        d = tl.load(g + tl.program_id(0) * half + i, mask=i < half, other=0.0)
+        tl.store(y + i, b * d, mask=i < half)
+        tl.store(y + half + i, a * d, mask=i < half)
+    else:
+        tl.store(y + i, a * b, mask=i < half)
+
+
+class Gated(torch.autograd.Function):
+    """The product of both halves of a row; rows of odd length are not refused."""
+
+    is_masked = True
+
+    @classmethod
+    def launch(cls, x, g):
+        x, columns = x.contiguous(), x.shape[1]
+        half = (columns + 1) // 2
+        y = torch.empty_like(x) if g is not None else x.new_empty(len(x), half)
+        gated_kernel[(len(x),)](x, x if g is None else g.contiguous(), y, columns, half, g is not None, cls.is_masked,
+                                BLOCK=triton.next_power_of_2(half))  # fmt: skip
+        return y
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return Gated.launch(x, None)
+
+    @staticmethod
+    def backward(ctx, g):
+        return Gated.launch(*ctx.saved_tensors, g)
+
+
+class GatedPastTheEnd(Gated):
+    is_masked = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return GatedPastTheEnd.launch(x, None)
+
+
+@triton.jit
+def table_kernel(x, table, y, columns, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * columns + tl.arange(0, BLOCK)
+    is_inside = tl.arange(0, BLOCK) < columns
+    a = tl.load(x + at, mask=is_inside, other=0.0)
+    tl.store(y + at, a * tl.load(table + at, mask=is_inside, other=0.0), mask=is_inside)
+
+
+class TimesPositions(torch.autograd.Function):
+    """Row t times row t of a table, which has at least as many rows; fewer are not refused."""
+
+    @staticmethod
+    def launch(x, table):
+        y = torch.empty_like(x)
+        table_kernel[(len(x),)](x, table, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y
+
+    @staticmethod
+    def forward(ctx, x, table):
+        x, table = x.contiguous(), table.contiguous()
+        ctx.save_for_backward(table)
+        return TimesPositions.launch(x, table)
+
+    @staticmethod
+    def backward(ctx, g):
+        return TimesPositions.launch(g.contiguous(), *ctx.saved_tensors), None

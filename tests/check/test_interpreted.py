@@ -177,6 +177,20 @@ def test_a_name_without_a_value_is_an_error_with_an_option_too():
 
 
 @needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("Gated", set()), ("GatedPastTheEnd", {("PB901", "error")})])
+def test_an_even_size_that_becomes_odd_may_have_no_halves(name, expected):
+    x = torch.randn(3, 14, dtype=torch.float64)
+    assert reported(pullback.check(f"{FILE}:{name}", x, select=("PB1", "PB901", "PB902"), budget=20)) == expected
+
+
+@needs_interpreter
+def test_a_length_does_not_outgrow_a_table():
+    x, table = torch.randn(5, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
+    report = pullback.check(f"{FILE}:TimesPositions", x, table, select=("PB1", "PB901"), budget=20)
+    assert {one for one in reported(report) if one[1] == "error"} == set()
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")

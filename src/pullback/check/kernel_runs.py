@@ -164,19 +164,13 @@ class _Search:
         """Return a run, or one with a further size changed if the kernels leave the bounds for want of it.
 
         So ⌈log₂ 70⌉ levels are too few for 129 steps, and with more of them the kernels stay within; and 1 level is too
-        few for 70 steps, which 1 step shows. A kernel that lacks a mask leaves the bounds whatever the other sizes are.
-        `None` if the further size, too, belongs to others.
+        few for 70 steps, which 1 step shows; and 65 channels have no halves, but 66 have. A kernel that lacks a mask
+        leaves the bounds whatever the other sizes are. `None` if the further size, too, belongs to others.
         """
         audit, places = self._audit, _outside(run) - self._outside
         if not places:
             return run
-        change = sizes.changes(audit.base, run.case)
-        kept = sorted(size for size, new in change.items() if new == size > 1)
-        shrunk = min((size for size, new in change.items() if new < size), default=None)
-        others = [{size: 2 * size + 1} for size in kept]  # odd, so that no block becomes full which was not
-        grown = [new for size, new in change.items() if new > size]
-        others += [{size: 1} for size in (*kept, *grown) if shrunk is not None and size > shrunk]  # a function of it
-        for other in others:
+        for other in _remedies(audit.base, run.case):
             audit.events.beat()
             case = sizes.resized(run.case, other)
             more = run_in_world(audit, replace(case, label=f"{run.case.label}, {case.label}"))
@@ -190,6 +184,23 @@ class _Search:
         new = frozenset((run.world.ways | irregular) - self._ways)
         self._ways |= new
         return replace(run, new=new)
+
+
+def _remedies(base: Case, case: Case) -> Iterator[dict[int, int]]:
+    """Yield further changes of sizes, for want of one of which the kernels of a variant may leave the bounds."""
+    change = sizes.changes(base, case)
+    kept = sorted(size for size, new in change.items() if new == size > 1)
+    grown = [new for size, new in change.items() if new > size]
+    shrunk = {size: new for size, new in change.items() if new < size}
+    if even := sizes.made_even(base, case):
+        yield even
+    longest = max(grown, default=0)
+    yield from ({size: 2 * size + 1} for size in kept)  # odd, so that no block becomes full which was not
+    yield from ({size: 2 * longest + 1} for size in kept if size < longest // 2)  # a table of positions
+    yield from ({size: 1} for size in (*kept, *grown) if shrunk and size > min(shrunk))  # which may be a function of it
+    of_first = {size for t in base.tensors[:1] for size in t.shape}
+    bounds = [(new, size) for size, new in shrunk.items() if size not in of_first]  # of a table, or of weights
+    yield from ({size: new} for new, bound in bounds for size in kept if new < size <= bound)
 
 
 def _further(audit: ExampleFacts, run: KernelRun) -> Iterator[Case]:
@@ -231,12 +242,18 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
         return case
     is_empty = any(t.shape and not t.numel() for t in after.values())
     fits = is_empty or sizes.fit(audit.base, case)
-    if not (fits and sizes.keeps_ratios(audit.base, case)) and not audit.leaves_out(case):
+    even = sizes.made_even(audit.base, case)
+    if (even or not (fits and sizes.keeps_ratios(audit.base, case))) and not audit.leaves_out(case):
         with audit.events.of_first_order(case.describe(), audit.subject, case):
             run = run_in_world(audit, case)
-        if run is not None and _outside(run):
-            return None
+            if run is not None and _outside(run) and not (fits and even and _leaves_bounds(audit, case, even)):
+                return None
     return case if fits else replace(case, doubtful=True)
+
+
+def _leaves_bounds(audit: ExampleFacts, case: Case, change: dict[int, int]) -> bool:
+    run = run_in_world(audit, sizes.resized(case, change))
+    return run is not None and bool(_outside(run))
 
 
 def _outside(run: KernelRun) -> frozenset[Place]:

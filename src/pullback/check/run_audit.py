@@ -285,7 +285,7 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     _run_on_optional(audit, running, sink)
     audit.varied = True
     for rule in (rule for rule in running if (rule.varies or rule.late) and rule.id not in left_out):
-        if rule.varies or audit.has_time():
+        if rule.varies or audit.has_time() or (rule.id == _OF_OVERFLOW and audit.subject.is_interpreted):
             _run_rule(audit, rule, sink)
         else:
             left_out.append(rule.id)
@@ -295,6 +295,9 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
 
 _OF_MEMORY = frozenset({"PB901", "PB902", "PB903"})
 """Rules that only read the record of interpreted runs: one forward and backward shows most, whatever the budget is."""
+_OF_OVERFLOW = "PB301"
+"""The rule that runs interpreted kernels as they are written, in a share of the budget of its own: no other would see
+that gates overflow."""
 _OVERDRAFT = 2.0
 """Part of the budget until which early rules begin: the first derivative of a slow function takes all of it."""
 

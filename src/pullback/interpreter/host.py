@@ -6,10 +6,10 @@ or asks a driver that is missing.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -361,19 +361,22 @@ def _has_kernels(module: ModuleType) -> bool:
     return _are_kernels_in(vars(module)) or _makes_kernels(module)
 
 
-_INNER_KERNEL = re.compile(r"^\s+@(?:triton\.)?jit\b|=\s*triton\.jit\(", re.MULTILINE)
-"""Matches the decorator of a kernel that a function defines, and a kernel made by a call."""
-
-
 def _makes_kernels(module: ModuleType) -> bool:
     """Whether functions of a module make kernels when they are called."""
     file = getattr(module, "__file__", None)
     if not file or not file.endswith(".py"):
         return False
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
         text = Path(file).read_text(encoding="utf-8", errors="replace")
-        return "triton" in text and _INNER_KERNEL.search(text) is not None
+        return "triton" in text and any(map(_is_jit, ast.walk(ast.parse(text))))
     return False
+
+
+def _is_jit(node: ast.AST) -> bool:
+    """Whether a node is `triton.jit`, or `jit` imported from it: of code, not of a text in it."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "jit" and isinstance(node.value, ast.Name) and node.value.id == "triton"
+    return isinstance(node, ast.ImportFrom) and node.module == "triton" and any(a.name == "jit" for a in node.names)
 
 
 def _are_kernels_in(names: dict[str, Any]) -> bool:

@@ -49,8 +49,12 @@ class Mutant:
 
 
 def right_names() -> list[str]:
-    """Names of the right modules, of both folders."""
-    return sorted(path.stem for folder in (RIGHT, NATURAL) for path in folder.glob("[!_]*.py"))
+    """Names of the right modules, of both folders, without those that use what this Triton lacks."""
+    import triton.language as tl
+
+    paths = (path for folder in (RIGHT, NATURAL) for path in folder.glob("[!_]*.py"))
+    used = {path.stem: set(re.findall(r"\btl\.([a-z]\w*)", path.read_text(encoding="utf-8"))) for path in paths}
+    return sorted(name for name, attributes in used.items() if all(hasattr(tl, one) for one in attributes))
 
 
 def source(mutant: Mutant) -> str:

@@ -197,6 +197,16 @@ def changes(base: Case, case: Case) -> dict[int, int]:
     return dict(sorted((old, new) for old, new in pairs if times[old] == 1 and new is not None))
 
 
+def made_even(base: Case, case: Case) -> dict[int, int]:
+    """Return the last sizes of tensors that are odd in a variant, and even in the example, and for each one more.
+
+    A kernel may take the halves of rows without a check.
+    """
+    last = {t.shape[-1] for t in base.all_tensors.values() if t.ndim}
+    pairs = changes(base, case).items()
+    return {new: new + 1 for old, new in pairs if old in last and old % 2 == 0 and new % 2 == 1}
+
+
 def keeps_ratios(base: Case, case: Case) -> bool:
     """Whether each size of a variant that was a multiple of another, such as that of two matrices in one, still is."""
     change = changes(base, case)

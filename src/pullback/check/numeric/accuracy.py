@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from pullback.check.cases.sizes import partly_filled
+from pullback.check.clock import Stopwatch
+from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.facts import ExampleFacts
 from pullback.check.numeric.elementwise import Columns, Elementwise, elementwise
 from pullback.check.numeric.scaled import Scaled, scaled
 from pullback.check.numeric.sweep import Sweeper, SweptQuantity
-from pullback.check.trial import Raised
-
-if TYPE_CHECKING:
-    from pullback.check.facts import ExampleFacts
-import math
-from collections.abc import Iterable, Iterator
-
-import numpy as np
-from torch import Tensor
-
-from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
-from pullback.check.trial import as_real
+from pullback.check.trial import Raised, as_real
 from pullback.report.model import GradientCurve, Numbers, UlpErrors
 from pullback.stable.formats import Floats, Mask
 
@@ -39,6 +34,10 @@ class Sweep:
 
     at: Columns
     quantities: list[SweptQuantity]
+
+
+_SHARE = 0.5
+"""Share of the budget for the scaled examples of interpreted kernels."""
 
 
 class AccuracyFacts:
@@ -67,12 +66,12 @@ class AccuracyFacts:
         facts = self._facts
         if facts.draws or facts.backward_draws or not facts.backward_works or self.sweeper is not None:
             return []
-        found = []
+        found, clock = [], Stopwatch()
         for example in (facts.base, *partly_filled(facts.base, facts.blocks)):
             for trial in scaled(facts.subject, example, facts.leaves_out):
                 facts.events.beat()
                 found.append(trial)
-                if facts.subject.is_interpreted and facts.clock.seconds() > facts.options.budget:
+                if facts.subject.is_interpreted and clock.seconds() > _SHARE * facts.options.budget:
                     return found
         return found if found and found[0].amount == 1 else []
 

@@ -59,7 +59,7 @@ class KernelRun:
         return [*self.outputs, *(self.gradients or ())]
 
     def name_of(self, index: int) -> str:
-        """Return what the result at an index is, for messages."""
+        """Return the name of the result at an index, for messages."""
         count = len(self.outputs)
         if index < count:
             return f"output {index}"

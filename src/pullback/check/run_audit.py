@@ -296,8 +296,7 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
 _OF_MEMORY = frozenset({"PB901", "PB902", "PB903"})
 """Rules that only read the record of interpreted runs: one forward and backward shows most, whatever the budget is."""
 _OF_OVERFLOW = "PB301"
-"""The rule that runs interpreted kernels as they are written, in a share of the budget of its own: no other would see
-that gates overflow."""
+"""Rule that runs interpreted kernels as they are written, in a share of the budget of its own."""
 _OVERDRAFT = 2.0
 """Part of the budget until which early rules begin: the first derivative of a slow function takes all of it."""
 

@@ -108,5 +108,6 @@ MODES = (
     Mode("a Triton kernel is right in some of its configurations", "PB905"),
     Mode("offsets of 32 bits in a Triton kernel overflow in huge tensors", "PB906"),
     Mode("a Triton kernel accumulates in too few bits", "PB907"),
+    Mode("a Triton kernel is right interpreted and wrong compiled", "PB909"),
     Mode("forward and backward are wrong alike", "PB121", "with a reference alone"),
 )

@@ -77,7 +77,7 @@ _MORE_OF_CHECK = {
     "check/cases": {"weights", "report"},
     "check/derivative": {"facts"},
     "check/numeric": {"facts"},
-    "check/rules": {"kernel_runs", "optional_arguments", "pages", "weights"},
+    "check/rules": {"interpreted_process", "kernel_runs", "optional_arguments", "pages", "weights"},
     "check/runner": {"run_audit", "weights"},
     "fix": {"variants", "working_example"},
     "judge": {"weights", "working_example"},

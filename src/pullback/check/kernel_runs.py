@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,14 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases import sizes, values
-from pullback.check.find.kernels import recording
+from pullback.check.find.kernels import recording, uses_triton
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
 
 if TYPE_CHECKING:
     from pullback.check.facts import ExampleFacts
     from pullback.check.find.kernels import Way, World
+    from pullback.check.subject import Subject
 
 Place = tuple[str, int]
 """File and line of an access."""
@@ -34,24 +36,18 @@ _SHARES = (0.2, 0.4)
 
 
 @dataclass(frozen=True)
-class KernelRun:
-    """One forward and backward, in a world of its own.
+class Results:
+    """The results of one forward and backward.
 
     Attributes:
         case: the call.
         outputs: the outputs that are part of the graph.
         gradients: the gradient of each input; `None` if the backward raised.
-        world: what the kernels did.
-        new: the ways through kernels that no earlier run took, and its lines and kinds of irregular accesses.
-        numeric: the case that the numeric derivative is taken on, as `variants_of` gives it.
     """
 
     case: Case
     outputs: list[Tensor]
     gradients: list[Tensor | None] | None
-    world: World
-    new: frozenset[Way] = frozenset()
-    numeric: Case | None = None
 
     @property
     def results(self) -> list[Tensor | None]:
@@ -66,20 +62,55 @@ class KernelRun:
         return f"gradient of {self.case.names[self.case.wrt[index - count]]}"
 
 
+@dataclass(frozen=True)
+class KernelRun(Results):
+    """One forward and backward, in a world of its own.
+
+    Attributes:
+        world: what the kernels did.
+        new: the ways through kernels that no earlier run took, and its lines and kinds of irregular accesses.
+        numeric: the case that the numeric derivative is taken on, as `variants_of` gives it.
+    """
+
+    world: World
+    new: frozenset[Way] = frozenset()
+    numeric: Case | None = None
+
+
+def run_once(subject: Subject, case: Case) -> Results:
+    """Run forward and backward.
+
+    Raises:
+        Raised: if the forward does.
+    """
+    run = forward(subject, case)
+    cotangents = standard_cotangents(run.roots, run.differentiable)
+    outputs = [out.detach().clone() for out in run.roots]
+    try:
+        gradients = vjp(run, cotangents)
+    except Raised:  # another rule's matter
+        gradients = None
+    return Results(case, outputs, gradients)
+
+
 def run_in_world(audit: ExampleFacts, case: Case, **settings: Any) -> KernelRun | None:
     """Run forward and backward in a new world with some settings; `None` if the forward raises."""
-    with recording(**settings) as world:
-        try:
-            run = forward(audit.subject, case)
-        except Raised:
-            return None
-        cotangents = standard_cotangents(run.roots, run.differentiable)
-        outputs = [out.detach().clone() for out in run.roots]
-        try:
-            gradients = vjp(run, cotangents)
-        except Raised:  # another rule's matter
-            gradients = None
-    return KernelRun(case, outputs, gradients, world)
+    with recording(**settings) as world, suppress(Raised):
+        found = run_once(audit.subject, case)
+        return KernelRun(case, found.outputs, found.gradients, world)
+    return None
+
+
+def compiled_cases(audit: ExampleFacts) -> Iterator[Case]:
+    """Yield calls whose kernels run on a GPU: the example, and its first variants of other sizes and layouts."""
+    if audit.subject.device is None or not uses_triton(audit.subject.target):
+        return
+    yield audit.base
+    kinds = {_kind(audit.base)}
+    for case, _ in variants_of(audit):
+        if not (case.extreme or audit.leaves_out(case) or _kind(case) in kinds) and sizes.keeps_sizes(audit.base, case):
+            kinds.add(_kind(case))
+            yield case
 
 
 def kernel_runs(audit: ExampleFacts) -> tuple[KernelRun, ...]:

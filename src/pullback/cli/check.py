@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,7 @@ from pullback.cli.reporting import Reporting, reporting
 @click.option(
     "--exclude", multiple=True, metavar="PATTERN", help="Leave out matching files of a folder, as in 'old/*'."
 )
+@click.option("--interpret", is_flag=True, help="Interpret Triton kernels even if there is a GPU.")
 @click.option("--fix", is_flag=True, help="Fix errors and warnings, and infos with --select.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change; exit with 1 if any.")
 @click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may change intended behaviour.")
@@ -27,6 +29,7 @@ def check(
     targets: tuple[str, ...],
     inputs: str | None,
     exclude: tuple[str, ...],
+    interpret: bool,
     fix: bool,
     diff: bool,
     unsafe_fixes: bool,
@@ -35,8 +38,11 @@ def check(
     """Import, run and audit each TARGET: a folder, file, module or ops.py:Square."""
     from pullback.check.cases.given import loader
     from pullback.check.find.folder import expanded
+    from pullback.check.find.kernels import WITHOUT_GPU
     from pullback.check.runner.targets import Interrupted, run_targets
 
+    if interpret:  # before anything asks for a GPU
+        os.environ.update(WITHOUT_GPU)
     reports = Reporting(**options)
     wanted = expanded(targets, exclude, lambda text: click.echo(f"pullback: {text}", err=True))
     if fix or diff:

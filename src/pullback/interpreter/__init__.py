@@ -10,11 +10,12 @@ from importlib.util import find_spec
 
 import torch
 
-from pullback.interpreter.host import enter, hosting, is_entered, is_useful
+from pullback.interpreter.host import enter, hosting, is_entered, is_useful, picking
 from pullback.interpreter.worlds import Irregularity, World, inside, world
 
 __all__ = [
-    "LINES", "Irregularity", "World", "enter", "hosting", "inside", "is_entered", "is_possible", "is_useful", "world",
+    "LINES", "Irregularity", "World", "enter", "hosting", "inside", "is_entered", "is_possible", "is_useful", "picking",
+    "world",
 ]  # fmt: skip
 
 LINES = ("from pullback import interpreter", "interpreter.enter()")

@@ -196,12 +196,24 @@ def _replace_launches() -> None:
                 launch.run(self, args, grid, kwargs)
         return launch.COMPILED
 
-    def tune(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return launch.pick(self, args, kwargs)
-
     triton.JITFunction.run = run
     triton.JITFunction.warmup = lambda self, *args, **kwargs: launch.COMPILED
-    triton.runtime.Autotuner.run = tune
+    triton.runtime.Autotuner.run = lambda self, *args, **kwargs: launch.pick(self, args, kwargs)
+
+
+@contextlib.contextmanager
+def picking() -> Iterator[None]:
+    """Have the autotuners of compiled kernels take the configuration that the world says."""
+    from triton.runtime import Autotuner
+
+    from pullback.interpreter import launch
+
+    tuning = Autotuner.run
+    Autotuner.run = lambda self, *args, **kwargs: launch.pick(self, args, kwargs)
+    try:
+        yield
+    finally:
+        Autotuner.run = tuning
 
 
 def _properties() -> dict[str, int]:

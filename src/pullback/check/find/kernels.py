@@ -7,6 +7,7 @@ interpreter is imported.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -30,6 +31,13 @@ _IMPORTS = re.compile(r"^\s*(?:from|import)\s[^#\n]*\btriton\b|\bimport_module\(
 """Matches an import of Triton."""
 _NO_KERNELS = sys.stdlib_module_names | {"torch", "numpy", "scipy", "pullback"}
 """Packages whose imports are not followed: PyTorch itself mentions Triton."""
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+"""Variables of the environment of a process that is to see no GPU."""
+
+
+def hides_gpus() -> bool:
+    """Whether the environment hides all GPUs of this machine."""
+    return any(os.environ.get(name) in ("", "-1") for name in WITHOUT_GPU)
 
 
 def enter_for_target(target: Target) -> None:
@@ -44,9 +52,14 @@ def enter_for_target(target: Target) -> None:
 
 def enter_for_object(obj: Any) -> bool:
     """Have the kernels of a live object interpreted, on the same conditions; return whether they are."""
-    if any(_module_uses_triton(module) for module in _modules_of(obj)):
+    if uses_triton(obj):
         _enter()
     return is_interpreted(obj)
+
+
+def uses_triton(obj: Any) -> bool:
+    """Whether the code of a live object uses Triton."""
+    return any(_module_uses_triton(module) for module in _modules_of(obj))
 
 
 def is_interpreted(obj: Any) -> bool:
@@ -75,10 +88,14 @@ def entering_lines() -> list[str]:
 
 @contextmanager
 def recording(**settings: Any) -> Iterator[World]:
-    """Record what the kernels of a block do in a new world, with these settings of it."""
+    """Record what the kernels of a block do in a new world, with these settings of it.
+
+    Of compiled kernels, the world sets and records the configurations of autotuners alone.
+    """
     from pullback import interpreter
 
-    with interpreter.inside(interpreter.World(**settings)) as world:
+    compiled = nullcontext() if interpreter.is_entered() else interpreter.picking()
+    with compiled, interpreter.inside(interpreter.World(**settings)) as world:
         yield world
 
 

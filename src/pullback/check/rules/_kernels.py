@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pullback.check.case import is_differentiable
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.repro import bind, definition, variables
 from pullback.check.derivative.agreement import TensorDifference, difference, subscript
 from pullback.check.kernel_runs import KernelRun, kernel_runs
@@ -33,6 +36,12 @@ def irregularities(
             if found.kind == kind and (found.file, found.line) not in lines and len(lines) < _MOST:
                 lines.add((found.file, found.line))
                 yield _irregular(audit, rule, run, found, hint)
+
+
+def in_dtype(case: Case, dtype: torch.dtype) -> Case:
+    """Return a call with its floats in another type."""
+    values = tuple(v.to(dtype) if isinstance(v, Tensor) and is_differentiable(v) else v for v in case.values)
+    return replace(case, values=values)
 
 
 MAY_MISFIT = "the call was guessed, and its arguments may not fit each other: give inputs"
@@ -84,14 +93,14 @@ def at_line(audit: Audit, finding: Finding, file: str, line: int) -> Finding:
     return replace(finding, location=Location(location.file, line))
 
 
-def first_difference(one: KernelRun, other: KernelRun) -> TensorDifference | None:
-    """Return where the values of two runs, or else their gradients, differ beyond rounding."""
+def first_difference(one: KernelRun, other: KernelRun, rounding: float | None = None) -> TensorDifference | None:
+    """Return where the values of two runs, or else their gradients, differ beyond rounding (as of `difference`)."""
     if len(one.results) != len(other.results):
         return None
-    found = difference(one.outputs, other.outputs)
+    found = difference(one.outputs, other.outputs, rounding)
     if found is not None or one.gradients is None or other.gradients is None:
         return found
-    found = difference(one.gradients, other.gradients)
+    found = difference(one.gradients, other.gradients, rounding)
     return None if found is None else replace(found, tensor_index=found.tensor_index + len(one.outputs))
 
 
@@ -126,9 +135,11 @@ def differing(
     body = [audit.outs, f"return {returned}"]
     element = f"[{where.tensor_index}]{subscript(where.index) or '[()]'}.item()"
     tail = [bind("g", standard_cotangents(run.outputs)), *definition("results", run.case, body)]
+    is_compiled = not audit.subject.is_interpreted
+    tail += ["from pullback import interpreter"] * is_compiled
     for name, settings in zip(("first", "second"), worlds, strict=True):
         tail += [
-            f"with interpreter.inside(interpreter.World({settings})):",
+            f"with {'interpreter.picking(), ' * is_compiled}interpreter.inside(interpreter.World({settings})):",
             f"    {name} = results([{', '.join(names[p] for p in run.case.wrt)}])",
         ]
     is_seen = where.index is not None

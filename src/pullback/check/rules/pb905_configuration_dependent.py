@@ -11,8 +11,8 @@ there the result is wrong.
 
 ## Limits
 At most three configurations are tried, all autotuners at the same position of their lists, on the example and on the
-first variants of it. Code that keeps what the device told it once always sees the first. The rule needs Triton, and a
-machine without a GPU.
+first variants of it. Code that keeps what the device told it once always sees the first. On a GPU the compiled kernels
+are compared, and other devices are not imitated. The rule needs Triton.
 
 ## Bad
 ```python
@@ -78,9 +78,12 @@ def inputs():
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pullback.check.kernel_runs import KernelRun, kernel_runs, run_in_world
+import torch
+
+from pullback.check.kernel_runs import KernelRun, compiled_cases, kernel_runs, run_in_world
 from pullback.check.rules._kernels import differing, first_difference
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
@@ -104,19 +107,35 @@ _HINT = (
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    for run in _compared(kernel_runs(audit)):
+    is_compiled = audit.subject.device is not None
+    runs = _compiled_runs(audit) if is_compiled else _compared(kernel_runs(audit))
+    for run in runs:
         count = run.world.configurations
         others = [
             (f"config={n}", {"config": n}, f"with configuration {n} of {count} is not that with configuration 0")
             for n in sorted({count - 1, count // 2} - {0}, reverse=True)
         ]
-        for source, settings, what in others + _DEVICES:
+        for source, settings, what in others + _DEVICES * (not is_compiled):
             audit.events.beat()
             other = run_in_world(audit, run.case, **settings)
-            where = None if other is None else first_difference(run, other)
+            where = None if other is None else first_difference(run, other, _rounding(run) if is_compiled else None)
             if where is not None:
                 yield differing(audit, "PB905", run, where, ("", source), f"the result {what}", _HINT)
                 return
+
+
+def _compiled_runs(audit: Audit) -> Iterator[KernelRun]:
+    """Yield runs on a GPU of kernels whose autotuners have several configurations."""
+    for case in islice(compiled_cases(audit), _MOST):
+        run = run_in_world(audit, case)
+        if run is not None and run.world.configurations > 1:
+            yield run
+
+
+def _rounding(run: KernelRun) -> float:
+    """Return the relative difference up to which two orders of a sum may differ on a GPU."""
+    floats = [t.dtype for t in run.case.tensors if t.dtype.is_floating_point]
+    return float(max((torch.finfo(dtype).eps for dtype in floats), default=0.0) ** 0.5)
 
 
 def _compared(runs: Sequence[KernelRun]) -> Iterator[KernelRun]:

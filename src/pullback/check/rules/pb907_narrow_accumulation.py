@@ -73,20 +73,19 @@ class Mean(torch.autograd.Function):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pullback.check.case import Case, is_differentiable
 from pullback.check.kernel_runs import KernelRun, kernel_runs, run_in_world
-from pullback.check.rules._kernels import at_line, shown_line
+from pullback.check.rules._kernels import at_line, in_dtype, shown_line
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
+    from pullback.check.case import Case
 
 _TIMES = 4.0
 """How much larger an error has to be than that of the same kernel in float32."""
@@ -103,16 +102,16 @@ def _run(audit: Audit) -> Iterator[Finding]:
     case = max((run.case for run in runs), key=lambda case: sum(t.numel() for t in case.tensors))
     for dtype in (torch.float32, torch.bfloat16):
         audit.events.beat()
-        narrow = _in(case, dtype)
+        narrow = in_dtype(case, dtype)
         as_written, wide = (run_in_world(audit, narrow, lifts=False, is_wide=is_wide) for is_wide in (False, True))
-        exact = run_in_world(audit, _in(narrow, torch.float64))
+        exact = run_in_world(audit, in_dtype(narrow, torch.float64))
         if as_written is None or wide is None or exact is None:
             continue
         for index, rounded, better, right in _together(as_written, wide, exact):
             if (found := _lost(audit, case, exact.name_of(index), dtype, rounded, better, right)) is not None:
                 yield found
                 return
-    yield from _of_order(audit, _in(case, torch.float32))
+    yield from _of_order(audit, in_dtype(case, torch.float32))
 
 
 def _of_order(audit: Audit, case: Case) -> Iterator[Finding]:
@@ -132,12 +131,6 @@ def _of_order(audit: Audit, case: Case) -> Iterator[Finding]:
                 audit, audit.finding("PB907", "info", "unstable", f"{message} ({shown})", hint=_EXACT), *lines[0]
             )
             return
-
-
-def _in(case: Case, dtype: torch.dtype) -> Case:
-    """Return the call with its floats in another type."""
-    values = tuple(v.to(dtype) if isinstance(v, Tensor) and is_differentiable(v) else v for v in case.values)
-    return replace(case, values=values)
 
 
 def _together(*runs: KernelRun) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:

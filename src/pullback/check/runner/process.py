@@ -29,6 +29,7 @@ import torch
 
 from pullback import _torch, settings
 from pullback.check.clock import processor_time_of, spent
+from pullback.check.find.kernels import hides_gpus
 from pullback.errors import RunnerError
 
 GIBIBYTE = 2**30
@@ -121,6 +122,8 @@ def has_accelerator() -> bool:
 
 def has_gpu() -> bool:
     """True if this build of torch would find a GPU here. Asks no driver, after which no fork could use CUDA."""
+    if hides_gpus():
+        return False
     nodes = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
     return torch.backends.cuda.is_built() and any(Path(node).exists() for node in nodes)
 

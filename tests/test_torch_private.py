@@ -33,6 +33,18 @@ def test_custom_op_def_is_the_class_of_custom_ops():
     assert not _torch.is_custom_op(torch.ops.pullback_test_private.twice)
 
 
+def test_custom_op_def_registers_kernels_and_backwards(monkeypatch):
+    seen = []
+    for name in ("register_kernel", "register_autograd"):
+        method = getattr(_torch.custom_op_type(), name)
+        monkeypatch.setattr(
+            _torch.custom_op_type(), name, lambda *args, m=method, **kw: seen.append(m.__name__) or m(*args, **kw)
+        )
+    torch.library.custom_op("pullback_test_private::once", mutates_args=())(twice._init_fn)
+    torch.library.register_autograd("pullback_test_private::once", lambda ctx, g: g, setup_context=lambda *args: None)
+    assert seen == ["register_kernel", "register_autograd"]
+
+
 def test_opdefs_lists_the_custom_ops():
     assert any(op is twice for op in _torch.custom_ops())
 
@@ -41,6 +53,15 @@ def test_init_fn_is_the_decorated_function():
     function = _torch.custom_op_function(twice)
     assert function.__name__ == "twice"
     assert function.__module__ == __name__
+
+
+def test_function_of_a_triton_op_is_the_decorated_one():
+    def thrice(x: torch.Tensor) -> torch.Tensor:
+        return 3 * x
+
+    op = torch.library.triton_op("pullback_test_private::thrice", thrice, mutates_args=())
+    assert _torch.custom_op_function(op) is thrice
+    assert _torch.decorated_function(thrice) is thrice
 
 
 def test_overloads_and_packets_are_dispatched_ops():

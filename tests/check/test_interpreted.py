@@ -73,6 +73,15 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
 
 
 @needs_interpreter
+def test_ops_and_their_backwards_are_interpreted():
+    report = pullback.check(str(FILE.with_name("triton_ops.py")), select=("PB101", "PB9"), budget=5)
+    assert {subject.name: subject.status for subject in report.subjects} == {
+        "pullback_test_kernels::sine": "ok", "pullback_test_kernels::wrong_sine": "wrong",
+    }  # fmt: skip
+    assert [found.rule for found in report.findings if found.severity == "error"] == ["PB101"]
+
+
+@needs_interpreter
 def test_nan_of_excess_lanes_is_an_error():
     x = torch.rand(2, 5, dtype=torch.float64) + 0.1
     (found,) = (f for f in pullback.check(f"{FILE}:Entropy", x, select="PB101", budget=3).findings if f.rule == "PB101")

@@ -41,7 +41,9 @@ from pullback._torch.inductor import compile_for_sizes as compile_for_sizes
 from pullback._torch.inductor import free_symbols as free_symbols
 from pullback._torch.inductor import without_compile_workers as without_compile_workers
 from pullback._torch.ops import custom_op_function as custom_op_function
+from pullback._torch.ops import custom_op_type as custom_op_type
 from pullback._torch.ops import custom_ops as custom_ops
+from pullback._torch.ops import decorated_function as decorated_function
 from pullback._torch.ops import functional_variant as functional_variant
 from pullback._torch.ops import is_custom_op as is_custom_op
 from pullback._torch.ops import is_dispatched_op as is_dispatched_op

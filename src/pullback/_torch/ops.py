@@ -24,20 +24,36 @@ def custom_ops() -> list[Any]:
 
 
 def custom_op_function(op: Any) -> Callable[..., Any]:
-    """The function that `torch.library.custom_op` decorated.
+    """The function that `torch.library.custom_op` or `triton_op` decorated.
 
     Relies on `CustomOpDef._init_fn`.
     """
-    function: Callable[..., Any] = op._init_fn
-    return function
+    return decorated_function(op._init_fn)
+
+
+def decorated_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a user that `triton_op` has wrapped, or the function itself.
+
+    Relies on the wrapper's module, `torch._library.triton`, and its free variable `fn`.
+    """
+    if function.__module__ != "torch._library.triton":
+        return function
+    inner: Callable[..., Any] = inspect.getclosurevars(function).nonlocals.get("fn", function)
+    return inner
 
 
 def is_custom_op(obj: Any) -> bool:
-    """Whether `obj` is a result of `torch.library.custom_op`.
+    """Whether `obj` is a result of `torch.library.custom_op`."""
+    return isinstance(obj, custom_op_type())
 
-    Relies on `torch._library.custom_ops.CustomOpDef` being its class.
+
+def custom_op_type() -> Any:
+    """The class of the results of `torch.library.custom_op`.
+
+    Relies on `torch._library.custom_ops.CustomOpDef` and its methods `register_kernel(device_types, fn)` and
+    `register_autograd(backward, setup_context=)`, through which `torch.library` registers them.
     """
-    return isinstance(obj, _custom_ops.CustomOpDef)
+    return _custom_ops.CustomOpDef
 
 
 def is_dispatched_op(obj: Any) -> bool:

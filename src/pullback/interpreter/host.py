@@ -21,6 +21,7 @@ from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
 from pullback._torch.context import without_modes
+from pullback._torch.ops import custom_op_type, decorated_function
 from pullback.interpreter.worlds import POISON, world
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -58,6 +59,7 @@ class Host(TorchFunctionMode):
         super().__init__()
         self._lifts = lifts
         self._device = device
+        self.is_calling = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -92,10 +94,17 @@ class Host(TorchFunctionMode):
             args = tuple(x.to(wide) if isinstance(x, torch.Tensor) else x for x in args)
         if self._lifts and func in _OF_ONE_DTYPE:
             args = _widened(args)
-        out = func(*args, **kwargs)
+        out = self._called(func, args, kwargs)
         if func in _EMPTY and out.dtype == torch.float64 and out.numel() and out.device.type == "cpu":
             torch.empty(0, dtype=torch.float64).set_(out.untyped_storage()).numpy()[:] = POISON
         return out
+
+    def _called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before, self.is_calling = self.is_calling, True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.is_calling = before
 
     def _here(self, x: Any, name: str = "") -> Any:
         if self._lifts and isinstance(x, torch.dtype) and x in _NARROW:
@@ -129,8 +138,8 @@ _hosts: list[Host] = []
 
 @contextlib.contextmanager
 def hosted() -> Iterator[None]:
-    """Run host code: what it asks for is answered."""
-    if _hosts:
+    """Run host code: what it asks for is answered, in the implementation of an op that it calls, too."""
+    if _hosts and not _hosts[-1].is_calling:
         yield
         return
     here, default = world(), torch.get_default_dtype()
@@ -183,6 +192,7 @@ def enter() -> None:
     _replace_driver()
     _replace_autocast()
     _adopt_functions()
+    _adopt_ops()
 
 
 def _replace_launches() -> None:
@@ -316,6 +326,28 @@ def _adopt(cls: type) -> None:
         method = vars(cls).get(name)
         if isinstance(method, staticmethod):
             setattr(cls, name, staticmethod(_as_host_code(method.__func__, cls.__module__)))
+
+
+def _adopt_ops() -> None:
+    """Run the implementations and the backwards of ops that are defined later as host code, on tensors of any device.
+
+    Those that `torch.library.custom_op` and `triton_op` define.
+    """
+    definition = custom_op_type()
+    kernel, autograd = definition.register_kernel, definition.register_autograd
+
+    def host(function: Any) -> Any:
+        return function and _as_host_code(function, decorated_function(function).__module__)
+
+    def register_kernel(self: Any, device_types: Any, fn: Any = None, /) -> Any:
+        types = device_types if isinstance(device_types, list | tuple) else [device_types]
+        register = kernel(self, None if "cuda" in types else device_types)
+        return (lambda fn: register(host(fn))) if fn is None else register(host(fn))
+
+    def register_autograd(self: Any, backward: Any, /, *, setup_context: Any = None) -> None:
+        autograd(self, host(backward), setup_context=host(setup_context))
+
+    definition.register_kernel, definition.register_autograd = register_kernel, register_autograd
 
 
 def _as_host_code(method: Callable[..., Any], module: str) -> Callable[..., Any]:

@@ -34,9 +34,7 @@ from typing import Any
 import kernel_calls
 import torch
 from kernels_in_the_wild import CALLS, PACKAGES, functions, provided, wanted
-from rich.console import Console
-from rich.table import Table
-from side_by_side import place
+from side_by_side import in_markdown, place, print_table
 from wild_packages import Package
 
 import pullback
@@ -80,11 +78,16 @@ def main() -> int:
         if options.programs:
             return _run_programs(options.programs, list(folders.values()))
         found = {p.requirement: _of_package(p, folders[p.name], options) for p in packages}
-    _print(found)
+    cells = [_cells(name, rows) for name, rows in found.items()]
+    print_table(_HEADINGS, cells)
     if options.json:
         options.json.write_text(json.dumps({n: [asdict(r) for r in rows] for n, rows in found.items()}, indent=1))
     if options.write:
-        place(options.write, "kernel_audits.py", _markdown(found))
+        place(
+            options.write,
+            "kernel_audits.py",
+            "\n".join(in_markdown(_HEADINGS, cells, words=("package", "errors", "warnings"))),
+        )
     return 0
 
 
@@ -185,18 +188,6 @@ def _cells(name: str, rows: Sequence[Row]) -> list[str]:
 def _counts(rules: Any) -> Iterator[str]:
     for rule, count in sorted(Counter(rule for each in rules for rule in each).items()):
         yield rule if count == 1 else f"{rule} ×{count}"
-
-
-def _print(found: dict[str, list[Row]]) -> None:
-    table = Table(*_HEADINGS, box=None, header_style="bold")
-    for name, rows in found.items():
-        table.add_row(*_cells(name, rows))
-    Console(highlight=False).print(table)
-
-
-def _markdown(found: dict[str, list[Row]]) -> str:
-    lines = [f"| {' | '.join(_HEADINGS)} |", "| -- | --: | --: | --: | --: | -- | -- | --: |"]
-    return "\n".join([*lines, *(f"| {' | '.join(_cells(name, rows))} |" for name, rows in found.items())])
 
 
 def _options() -> Any:

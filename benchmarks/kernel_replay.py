@@ -38,9 +38,7 @@ from in_the_wild import installed
 from kernel_audits import Row, audited
 from kernel_calls import Make
 from kernel_faults import FAULTS, KNOWN, LEFT_OUT, Fault
-from rich.console import Console
-from rich.table import Table
-from side_by_side import place
+from side_by_side import in_markdown, place, print_table
 from wild_packages import Package
 
 from pullback import interpreter
@@ -219,17 +217,12 @@ def _totals(faults: Sequence[Fault], rows: Mapping[tuple[str, str, str], Row]) -
 
 
 def _print(faults: Sequence[Fault], rows: Mapping[tuple[str, str, str], Row]) -> None:
-    table = Table(*_HEADINGS, box=None, header_style="bold")
-    for fault in faults:
-        table.add_row(*_cells(fault, rows))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(_totals(faults, rows))
+    print_table(_HEADINGS, [_cells(fault, rows) for fault in faults])
+    print(_totals(faults, rows))
 
 
 def _markdown(faults: Sequence[Fault], rows: Mapping[tuple[str, str, str], Row]) -> str:
-    lines = [f"| {' | '.join(_HEADINGS)} |", "| -- | -- | -- | -- | -- | --: |"]
-    lines += [f"| {' | '.join(_cells(fault, rows))} |" for fault in faults]
+    lines = in_markdown(_HEADINGS, [_cells(fault, rows) for fault in faults], words=_HEADINGS[:-1])
     left = [f"- {commits}: {why}" for commits, why in LEFT_OUT.items()]
     return "\n".join([*lines, "", _totals(faults, rows), "", "Left out:", "", *left])
 

@@ -37,9 +37,7 @@ from typing import Any
 import kernel_calls
 import torch
 from in_the_wild import installed
-from rich.console import Console
-from rich.table import Table
-from side_by_side import place
+from side_by_side import in_markdown, place, print_table
 from torch import Tensor
 from wild_packages import Package
 
@@ -114,13 +112,16 @@ def main() -> int:
     for package in wanted(options.only):
         print(f"{package.requirement} ...", file=sys.stderr, flush=True)
         found[package.requirement] = _of_package(package)
-    _print(found)
+    cells = [_cells(name, rows) for name, rows in found.items()]
+    print_table(_HEADINGS, cells)
     if options.json:
         Path(options.json).write_text(
             json.dumps({name: [asdict(row) for row in rows] for name, rows in found.items()}, indent=1)
         )
     if options.write:
-        place(Path(options.write), "kernels_in_the_wild.py", _markdown(found))
+        place(
+            Path(options.write), "kernels_in_the_wild.py", "\n".join(in_markdown(_HEADINGS, cells, words=("package",)))
+        )
     failed = [row for rows in found.values() for row in rows if row.status.startswith("fails")]
     for row in failed:
         print(f"{row.function} {row.status}")
@@ -327,18 +328,6 @@ def _cells(name: str, rows: Sequence[Row]) -> list[str]:
     irregular = sum(bool(row.irregular) for row in ran)
     median = statistics.median(row.seconds for row in ran) if ran else 0.0
     return [name, *map(str, counts), str(irregular), f"{median:.2f}"]
-
-
-def _print(found: dict[str, list[Row]]) -> None:
-    table = Table(*_HEADINGS, box=None, header_style="bold")
-    for name, rows in found.items():
-        table.add_row(*_cells(name, rows))
-    Console(highlight=False).print(table)
-
-
-def _markdown(found: dict[str, list[Row]]) -> str:
-    lines = [f"| {' | '.join(_HEADINGS)} |", f"| -- |{' --: |' * (len(_HEADINGS) - 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(_cells(name, rows))} |" for name, rows in found.items())])
 
 
 def _options() -> Any:

@@ -6,11 +6,13 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch.utils.benchmark import Measurement, Timer
 
 from pullback.node import calls as node
@@ -107,6 +109,20 @@ def publish(script: str, options: argparse.Namespace, shown: str, found: Any) ->
         if options.quick:
             raise SystemExit("--quick gives no figures: they are not written")
         place(options.write, Path(script).name, shown)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table."""
+    table = Table(*headings, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def in_markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[str]) -> list[str]:
+    """Return the lines of a table in Markdown; the columns with `words` as headings are set to the left."""
+    marks = ["--" if heading in words else "--:" for heading in headings]
+    return [f"| {' | '.join(row)} |" for row in (headings, marks, *rows)]
 
 
 def place(page: Path, name: str, shown: str) -> None:

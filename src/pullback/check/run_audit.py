@@ -276,8 +276,7 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     running = [rule for rule in chosen if rule.runtime is not None]
     left_out = []
     for rule in sorted((rule for rule in running if not rule.late), key=_priority):
-        is_due = rule.is_of_contract or (rule.id in _OF_MEMORY and audit.subject.is_interpreted)
-        if is_due or audit.has_time(_OVERDRAFT if rule.early else 1.0):
+        if rule.is_of_contract or _is_of_its_kernels(audit, rule) or audit.has_time(_OVERDRAFT if rule.early else 1.0):
             _run_rule(audit, rule, sink)
         else:
             left_out.append(rule.id)
@@ -285,7 +284,7 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     _run_on_optional(audit, running, sink)
     audit.varied = True
     for rule in (rule for rule in running if (rule.varies or rule.late) and rule.id not in left_out):
-        if rule.varies or audit.has_time() or (rule.id == _OF_OVERFLOW and audit.subject.is_interpreted):
+        if rule.varies or _is_of_its_kernels(audit, rule) or audit.has_time():
             _run_rule(audit, rule, sink)
         else:
             left_out.append(rule.id)
@@ -293,12 +292,12 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     return left_out
 
 
-_OF_MEMORY = frozenset({"PB901", "PB902", "PB903"})
-"""Rules that only read the record of interpreted runs: one forward and backward shows most, whatever the budget is."""
-_OF_OVERFLOW = "PB301"
-"""Rule that runs interpreted kernels as they are written, in a share of the budget of its own."""
 _OVERDRAFT = 2.0
 """Part of the budget until which early rules begin: the first derivative of a slow function takes all of it."""
+
+
+def _is_of_its_kernels(audit: Audit, rule: Rule) -> bool:
+    return rule.of_kernels and audit.subject.is_interpreted
 
 
 def _priority(rule: Rule) -> int:

@@ -76,6 +76,8 @@ class Rule:
         of_weights: when it runs on the subject as a function of its weights: "never", "alone" (only where nothing else
             is differentiated; other rules would put tensors of other kinds in their place) or "always".
         of_optional: it runs on the example with tensors for its optional arguments, too.
+        of_kernels: it runs on interpreted kernels whatever the budget is: it only reads the record of their runs, or
+            keeps to a share of the budget of its own.
         of_arguments: it looks at the weights of a callable, and at the arguments of the Functions inside it.
         settled_by: names of the rules whose errors make it pointless to run on weights.
 
@@ -108,6 +110,7 @@ class Rule:
     needs_cpu: bool = False
     of_weights: Literal["never", "alone", "always"] = "never"
     of_optional: bool = False
+    of_kernels: bool = False
     of_arguments: bool = False
     settled_by: tuple[str, ...] = ()
 

@@ -129,4 +129,4 @@ _ALL = 0.1
 """Relative change of the true value between adjacent float32 inputs beyond which it is ill-conditioned."""
 
 
-RULE = Rule(__doc__, runtime=_run, shrinks=False, late=True)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, late=True, of_kernels=True)

@@ -115,4 +115,12 @@ def _of_order(audit: Audit) -> Iterator[Finding]:
             return
 
 
-RULE = Rule(__doc__, runtime=_run, shrinks=False, early=1, needs_repeatable=False, of_weights="alone")
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    shrinks=False,
+    early=1,
+    needs_repeatable=False,
+    of_weights="alone",
+    of_kernels=True,
+)

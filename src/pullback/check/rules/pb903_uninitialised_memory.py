@@ -89,4 +89,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
     yield from irregularities(audit, "PB903", "uninitialised-memory", _HINT)
 
 
-RULE = Rule(__doc__, runtime=_run, shrinks=False, early=1, needs_repeatable=False, of_weights="alone")
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    shrinks=False,
+    early=1,
+    needs_repeatable=False,
+    of_weights="alone",
+    of_kernels=True,
+)

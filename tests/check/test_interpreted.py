@@ -351,6 +351,10 @@ def test_variants_whose_sizes_fit_each_other():
 def test_products_and_indices_do_not_change_alone():
     heads = case(torch.randn(3, 8), torch.randn(2, 4))
     assert not keeps_sizes(heads, resized(heads, {8: 17}))
+    numbered = case(torch.randn(3, 8), torch.randn(4), 2)
+    assert not keeps_sizes(numbered, resized(numbered, {8: 17}))
+    by_chance = case(torch.randn(4, 16), torch.randn(16))
+    assert keeps_sizes(by_chance, resized(by_chance, {16: 17}))
     labels = case(torch.randn(3, 5), torch.tensor([0, 4, 2]))
     assert not keeps_sizes(labels, resized(labels, {3: 17}))
     square = case(torch.randn(4, 4))

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from itertools import combinations
 from types import FunctionType
 
 import torch
@@ -177,7 +178,20 @@ def fit(base: Case, case: Case) -> bool:
     if 1 in moved and _are_joined(before.values()):
         return False
     divides = all(new % m == 0 for n, m in numbers for old, new in moved.items() if old % n == 0)
-    return divides and _keeps_products({**change, **dict(numbers)})
+    every = {**change, **dict(numbers)}
+    pairs = _factors(before.values(), {n for n, _ in numbers})
+    return divides and all(a * b not in every or every[a * b] == every[a] * every[b] for a, b in pairs)
+
+
+def _factors(tensors: Iterable[Tensor], numbers: set[int]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of sizes whose product may be another size on purpose: heads and their width, in one tensor.
+
+    Or one is an argument, as a number of heads. That 4 · 4 is the 16 of a tensor of shape (4, 16) is a coincidence.
+    """
+    shapes = [[n for n in t.shape if n > 1] for t in tensors]
+    yield from {pair for shape in shapes for pair in combinations(sorted(shape), 2)}
+    sizes = {n for shape in shapes for n in shape}
+    yield from ((a, b) for a in numbers if a > 1 for b in sizes | numbers)
 
 
 def _are_joined(tensors: Iterable[Tensor]) -> bool:
@@ -214,13 +228,6 @@ def keeps_ratios(base: Case, case: Case) -> bool:
         return False
     pairs = ((a, b) for a in change for b in change if 1 < a < b and b % a == 0)
     return all(change[b] * a == change[a] * b for a, b in pairs)
-
-
-def _keeps_products(change: dict[int, int]) -> bool:
-    """Whether each size that is the product of two others still is."""
-    olds = [old for old in change if old > 1]
-    pairs = ((a, b) for k, a in enumerate(olds) for b in olds[k:])
-    return all(a * b not in change or change[a * b] == change[a] * change[b] for a, b in pairs)
 
 
 def _sizes_of_weights(case: Case) -> set[int]:

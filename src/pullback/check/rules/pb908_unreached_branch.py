@@ -78,7 +78,9 @@ def inputs():
 
 from __future__ import annotations
 
+import inspect
 import linecache
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -92,6 +94,8 @@ if TYPE_CHECKING:
     from pullback.check.audit import Audit
 
 _SHOWN = 4
+_ASKS = re.compile(r"\bprogram_id\(\s*(?:axis\s*=\s*)?([012])\b")
+_NAME = re.compile(r"\bdef (\w+)")
 _HINT = "give inputs that lead there: an optional argument, another option, a longer tensor"
 
 
@@ -100,26 +104,35 @@ def _run(audit: Audit) -> Iterator[Finding]:
     for run in kernel_runs(audit):
         for file, line, way in run.world.ways:
             taken[file, line].add(way)
-    missed = {place: what for place, ways in sorted(taken.items()) if (what := _missed(ways))}
+    missed = {place: what for place, ways in sorted(taken.items()) if (what := _missed(*place, ways))}
     if not missed:
         return
-    told = [
-        f"`{linecache.getline(file, line).strip().rstrip(':')}` ({shown_line(file, line)}) {what}"
-        for (file, line), what in missed.items()
-    ]
+    told = list(missed.values())
     more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    message = f"no call of the audit leads everywhere in its kernels: {'; '.join(told[:_SHOWN])}{more}"
+    message = f"no call of the audit goes everywhere in its kernels: {'; '.join(told[:_SHOWN])}{more}"
     finding = audit.finding("PB908", "info", "inconclusive", message, hint=_HINT)
     yield at_line(audit, finding, *next(iter(missed)))
 
 
-def _missed(ways: set[str]) -> str:
-    """Say where programs never went at a statement; empty if they went everywhere."""
+def _missed(file: str, line: int, ways: set[str]) -> str:
+    """Say where programs never went at a statement, or on the grid of a kernel; empty if they went everywhere."""
+    shown = f"`{linecache.getline(file, line).strip().rstrip(':')}` ({shown_line(file, line)})"
     if len(ways) == 1 and not ways.isdisjoint({"true", "false"}):
-        return f"is always {next(iter(ways))}"
+        return f"{shown} is always {next(iter(ways))}"
     if ways == {"never"}:
-        return "never runs"
-    return "never runs twice" if ways in ({"once"}, {"never", "once"}) else ""
+        return f"{shown} never runs"
+    if ways in ({"once"}, {"never", "once"}):
+        return f"{shown} never has a second iteration"
+    return _alone(file, line, ways)
+
+
+def _alone(file: str, line: int, ways: set[str]) -> str:
+    """Say along which axis, whose index it asks for, the kernel that begins at a line never has two programs."""
+    source = "".join(inspect.getblock(linecache.getlines(file)[line - 1 :]))
+    for axis in sorted(set(_ASKS.findall(source))):
+        if f"one along axis {axis}" in ways and f"several along axis {axis}" not in ways:
+            return f"`{_NAME.findall(source)[0]}` ({shown_line(file, line)}) never has two programs along axis {axis}"
+    return ""
 
 
 RULE = Rule(__doc__, runtime=_run, shrinks=False, of_weights="alone")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ import pullback
 from tests.check.triton_functions.mutants import MUTANTS, RIGHT, source
 
 EXAMPLE = torch.linspace(-2, 2, 66).view(6, 11), 1.5
+needs_interpreter = pytest.mark.skipif(torch.accelerator.is_available(), reason="kernels run on the GPU")
 
 
 @pytest.mark.parametrize(
@@ -26,3 +30,89 @@ def test_a_kernel_against_a_formula(tmp_path, slug, verdict):
     found = pullback.judge(f"{candidate}:Softmax", f"{RIGHT / 'softmax.py'}:reference", *EXAMPLE, seed=0)
     assert found.verdict == verdict, found
     assert found.computed == "float64"  # the kernels are lifted
+
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def square_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a = tl.load(x + i, mask=i < n, other=0.0)
+    tl.store(y + i, a * a, mask=i < n)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        y = torch.empty_like(x)
+        square_kernel[(triton.cdiv(x.numel(), 16),)](x, y, x.numel(), BLOCK=16)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+"""
+X = torch.linspace(-2, 2, 35).view(5, 7)
+
+
+STORE = "tl.store(y + i, a * a, mask=i < n)"
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Judge the kernel with another store; by default with a guessed example."""
+
+    def judge(store, *inputs):
+        (tmp_path / "reference.py").write_text("def square(x):\n    return x * x\n")
+        (tmp_path / "candidate.py").write_text(KERNEL.replace(STORE, store))
+        return pullback.judge(f"{tmp_path}/candidate.py:Square", f"{tmp_path}/reference.py:square", *inputs, seed=0)
+
+    assert STORE in KERNEL
+    return judge
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("store", "verdict", "kind", "message"),
+    [
+        ("tl.store(y + i, a * a, mask=i <= n)", "wrong", "memory", "store of element 35 of y"),
+        (
+            "tl.store(y + i, a * a, mask=(i < n) & (i > 1))",
+            "wrong",
+            "memory",
+            "2 of 35 elements of a result are memory",
+        ),
+        ("pass", "cheats", "unwritten", "it hands out memory that it never wrote"),
+        ("tl.store(y + i, libdevice.rcbrt(a), mask=i < n)", "inconclusive", "not-interpreted", "libdevice.rcbrt"),
+    ],
+)
+def test_what_kernels_do_to_memory(judged, store, verdict, kind, message):
+    found = judged(store, X)
+    assert (found.verdict, found.reasons[0].kind) == (verdict, kind), found
+    assert message in found.reasons[0].message
+
+
+@needs_interpreter
+def test_candidate_that_does_not_take_the_guessed_example_is_not_judged(tmp_path, judged):
+    found = judged("tl.static_assert(False)")
+    assert (found.verdict, found.reasons[0].kind) == ("inconclusive", "no-example")
+    assert judged("tl.static_assert(False)", X).verdict == "wrong"
+
+
+@needs_interpreter
+def test_smallest_code_is_a_script_that_shows_the_difference(judged):
+    found = judged("tl.store(y + i, 1.25 * a * a, mask=i < n)", X)
+    done = subprocess.run([sys.executable, "-c", found.smallest.code], capture_output=True, text=True)
+    output, gradient = done.stdout.splitlines()
+    assert "candidate" in output, done.stderr
+    numbers = [float(text.rsplit(" ", 1)[1]) for text in output.split(",")]
+    assert numbers[0] == pytest.approx(1.25 * numbers[1])
+    assert gradient.startswith("result 1")

@@ -40,7 +40,7 @@ from pullback.report.text import ranges
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _UNIMPORTED = re.compile(r"\bcould not be imported: ")
 _UNDEFINED = re.compile(r"(most often|do not work:) forward raised NameError: ")
-_OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps|active drivers", re.IGNORECASE)
+_OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps|active drivers|not interpreted", re.IGNORECASE)
 
 
 def run_audit(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.interpreter.errors import KernelError
+from pullback.interpreter.errors import UnsupportedError
 from pullback.interpreter.values import Array
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -65,7 +65,7 @@ def _execute(instruction: str, registers: dict[str, Any]) -> None:
         return
     is_known = op in _ARITHMETIC or (op == "setp" and kinds[:1] and kinds[0] in _COMPARISONS)
     if op != "mov" and not (is_known and kinds and kinds[-1] in _FLOATS):
-        raise KernelError(f"the instruction {name} of inline assembly: not interpreted")
+        raise UnsupportedError(f"the instruction {name} of inline assembly: not interpreted")
     target, *sources = (part.strip() for part in rest.split(","))
     function = _COMPARISONS[kinds[0]] if op == "setp" else _ARITHMETIC[op]
     new = function(*(_operand(x, registers) for x in sources))
@@ -81,4 +81,4 @@ def _operand(text: str, registers: dict[str, Any]) -> Any:
     try:
         return float(text)
     except ValueError:
-        raise KernelError(f"the operand {text} of inline assembly: not interpreted") from None
+        raise UnsupportedError(f"the operand {text} of inline assembly: not interpreted") from None

@@ -1,4 +1,4 @@
-"""The error of a kernel that cannot be interpreted."""
+"""Errors of kernels that do not run."""
 
 from __future__ import annotations
 
@@ -6,4 +6,8 @@ from pullback.errors import PullbackError
 
 
 class KernelError(PullbackError, RuntimeError):
-    """A kernel does what Triton does not allow, or what this interpreter cannot do."""
+    """A kernel does what Triton does not allow."""
+
+
+class UnsupportedError(KernelError):
+    """A kernel does what this interpreter cannot do."""

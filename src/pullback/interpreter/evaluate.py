@@ -20,7 +20,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from pullback.interpreter.errors import KernelError
+from pullback.interpreter.errors import KernelError, UnsupportedError
 from pullback.interpreter.language import BUILTINS, BlockPointer, libdevice
 from pullback.interpreter.memory import Space
 from pullback.interpreter.values import (
@@ -620,7 +620,7 @@ class Machine:
             if name == "T":
                 return BUILTINS["trans"](self, value)
             if name == "handle":
-                raise KernelError(f"{ast.unparse(node)}: not interpreted")
+                raise UnsupportedError(f"{ast.unparse(node)}: not interpreted")
             return Method(name, value)
         if isinstance(value, BlockPointer) and name in ("load", "store", "advance"):
             return Method(name, value)
@@ -656,7 +656,7 @@ class Machine:
     def _apply(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(function, Method):
             if function.name not in BUILTINS:
-                raise KernelError(f"a value has no method {function.name!r} that is interpreted")
+                raise UnsupportedError(f"the method {function.name!r} of a value: not interpreted")
             return BUILTINS[function.name](self, function.of, *args, **kwargs)
         if inspect.ismethod(function):  # of a type, say
             return self._python(function, args, kwargs)
@@ -667,7 +667,9 @@ class Machine:
             self.is_used = True
             return self.call(function, args, kwargs)
         if module.startswith("triton.language") and not isinstance(function, type):
-            raise KernelError(f"tl.{name}: not interpreted")
+            raise UnsupportedError(
+                f"{module.removeprefix('triton.language.').rpartition('.')[2]}.{name}: not interpreted"
+            )
         return self._python(function, args, kwargs)
 
     @staticmethod

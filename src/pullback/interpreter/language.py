@@ -15,7 +15,7 @@ import torch
 import triton.language as tl
 
 from pullback.interpreter import assembly
-from pullback.interpreter.errors import KernelError
+from pullback.interpreter.errors import KernelError, UnsupportedError
 from pullback.interpreter.memory import Space
 from pullback.interpreter.values import (
     Array,
@@ -275,14 +275,14 @@ def _bits_as(m: Machine, x: Value, dtype: Any) -> Value:
         bits = (np.ascontiguousarray(x.data.astype(np.float32)).view(np.uint32) >> 16).astype(np.uint16)
     elif x.dtype.is_floating():
         if x.dtype.name not in own:
-            raise KernelError(f"the bits of {x.dtype}: not interpreted")
+            raise UnsupportedError(f"the bits of {x.dtype}: not interpreted")
         bits = np.ascontiguousarray(x.data.astype(own[x.dtype.name])).view(_BITS[x.dtype.primitive_bitwidth])
     else:
         bits = np.ascontiguousarray(x.data).view(_BITS[x.dtype.primitive_bitwidth])
     if dtype.name == "bf16":
         return Value(m.precision.rounded((bits.astype(np.uint32) << 16).view(np.float32), dtype), dtype)
     if dtype.is_floating() and dtype.name not in own:
-        raise KernelError(f"bits as {dtype}: not interpreted")
+        raise UnsupportedError(f"bits as {dtype}: not interpreted")
     target = own[dtype.name] if dtype.is_floating() else m.precision.held(dtype)
     return Value(m.precision.rounded(bits.view(target), dtype), dtype)
 
@@ -514,7 +514,7 @@ def atomic_cas(m: Machine, pointer: Value, cmp: Any, val: Any, sem: Any = None, 
     expected, new = (cast(_value(m, x), dtype, m.precision) for x in (cmp, val))
     address, before, after = aligned(pointer, expected, new)
     if before.size != 1:
-        raise KernelError("atomic_cas of a block: not interpreted")
+        raise UnsupportedError("atomic_cas of a block: not interpreted")
     wanted = before.reshape(-1)[0]
     found = m.space.update(address, after, None, lambda old, x: x if old == wanted else old, None, m.programs)
     return Value(found, dtype)
@@ -626,7 +626,7 @@ def umulhi(m: Machine, x: Any, y: Any) -> Value:
     a, b = _value(m, x), _value(m, y)
     bits = max(v.dtype.primitive_bitwidth for v in (a, b))
     if bits > 32:
-        raise KernelError("umulhi of 64-bit integers: not interpreted")
+        raise UnsupportedError("umulhi of 64-bit integers: not interpreted")
     left, right = aligned(a, b)
     product = (left.astype(np.uint32).astype(np.uint64) * right.astype(np.uint32).astype(np.uint64)) >> np.uint64(32)
     dtype = common_type(a.dtype, b.dtype)
@@ -710,7 +710,7 @@ def inline_asm_elementwise(
 ) -> Any:
     """Run assembly that computes floats, one element at a time."""
     if pack != 1 and args:
-        raise KernelError("inline assembly on packed elements: not interpreted")
+        raise UnsupportedError("inline assembly on packed elements: not interpreted")
     values = [_value(m, x) for x in args]
     shape = broadcast_shape([v.shape for v in values])
     dtypes = list(dtype) if isinstance(dtype, tuple | list) else [dtype]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
-from pullback.interpreter.errors import KernelError
+from pullback.interpreter.errors import KernelError, UnsupportedError
 from pullback.interpreter.evaluate import Machine, Source, source_of
 from pullback.interpreter.language import BUILTINS
 from pullback.interpreter.memory import Memory, Space
@@ -98,7 +98,8 @@ class _Launch:
                     self._machine.run(self._source, [], named)
         except (KernelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             file, line = self._machine.place()
-            raise KernelError(f"{self._source.name} ({file.rsplit('/', 1)[-1]}:{line}): {error}") from error
+            kind = type(error) if isinstance(error, KernelError) else KernelError
+            raise kind(f"{self._source.name} ({file.rsplit('/', 1)[-1]}:{line}): {error}") from error
         finally:
             self._space.write_back()
             if self._space.keeps_unwritten:
@@ -129,7 +130,7 @@ class _Launch:
         if hasattr(x, "block_shape") and hasattr(x, "base"):
             return self._descriptor(name, x)
         if hasattr(x, "data_ptr") and hasattr(x, "dtype"):  # a pointer that Triton reads as another type
-            raise KernelError(f"{self._source.name}: the argument {name} is a {type(x).__name__}: not interpreted")
+            raise UnsupportedError(f"{self._source.name}: the argument {name} is a {type(x).__name__}: not interpreted")
         return x
 
     def _pointer(self, name: str, tensor: torch.Tensor) -> Value:

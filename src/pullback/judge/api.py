@@ -17,6 +17,7 @@ from pullback.check.cases.repro import bind, call_text, variables
 from pullback.check.cases.shrink import shrink
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Precision, cast
+from pullback.check.find.kernels import entering_lines
 from pullback.check.find.target import parse_target
 from pullback.check.runner.process import GIBIBYTE, ensure_can_fork
 from pullback.check.subject import device_of
@@ -38,7 +39,7 @@ from pullback.judge.worker import WEIGHTS, Call, Job, Source, serve_candidate, s
 _SHRINK_SECONDS = 1.5
 _SAMPLES, _CONFIRMING = 8, 40
 """Runs of the reference for each call, and for one that seems wrong: all may be on one side of a kink."""
-_ORDER = [*CHEATS, *("import", "crash", "raises", "structure", "value", "gradient")]
+_ORDER = [*CHEATS, *("import", "crash", "memory", "raises", "structure", "value", "gradient")]
 _LARGEST_SEED = 2**31
 
 
@@ -138,7 +139,7 @@ class _Trial:
         calls = Calls(base, self.seed).all()
         made = self._compared(calls, declared, working, is_last=True)
         made.is_narrow = is_narrow_inside(*_both(first)) if working == torch.float64 else False
-        found = self._found(made)
+        found = self._found(made, is_guessed=given is None and not examples)
         reasons = sorted(
             self._confirmed(found, made, declared),
             key=lambda r: _ORDER.index(r.kind) if r.kind in _ORDER else len(_ORDER),
@@ -159,7 +160,7 @@ class _Trial:
             seconds=round(clock.seconds(), 2),
         )
 
-    def _found(self, made: Comparison) -> list[Reason]:
+    def _found(self, made: Comparison, is_guessed: bool) -> list[Reason]:
         """Everything that is wrong, before it is made sure of."""
         found = [*made.reasons(), *self._ended, *self._seen]
         if any(reason.kind == "calls-reference" for reason in found):  # after which each call raises
@@ -169,6 +170,10 @@ class _Trial:
         if blunt:  # then no number tells anything, but what it was seen to do does
             seen = [reason for reason in found if reason.kind in CHEATS and reason.bar is None]
             return seen or [Reason("blunt", UNDECIDED["blunt"])]
+        if is_guessed and (raised := [reason for reason in found if reason.kind == "raises" and not reason.position]):
+            return [Reason("no-example", f"the candidate does not take the guessed example: {raised[0].message}")]
+        if any(reason.kind == "memory" for reason in found):  # in other calls than these, all of a result is unwritten
+            found = [reason for reason in found if reason.kind != "unwritten"]
         if not made.compared and not found:
             return [Reason("no-example", "nothing could be compared: the reference raises, or is not finite")]
         return found
@@ -293,7 +298,9 @@ class _Trial:
             if is_wrong:
                 clock = Stopwatch()
                 case = shrink(case, fails, lambda clock=clock: clock.seconds() < _SHRINK_SECONDS)  # type: ignore[misc]
-            smallest = Smallest(checked[-1].kind, cast(case, made.working).describe(), _code(self, case, made.working))
+            smallest = Smallest(
+                checked[-1].kind, cast(case, made.working).describe(), _code(self, call, case, made.working)
+            )
         return _first_of_each(checked), smallest
 
 
@@ -347,14 +354,48 @@ def _outcome(reasons: Sequence[Reason]) -> Outcome:
     return "inconclusive" if kinds else "right"
 
 
-def _code(trial: _Trial, case: Case, dtype: torch.dtype) -> str:
-    """A call as Python, with `candidate` and `reference` as the two functions."""
+def _code(trial: _Trial, call: Call, case: Case, dtype: torch.dtype) -> str:
+    """A call as a script, which prints where the results of both functions differ most."""
     case = cast(case, dtype)
     names = variables(case)
-    lines = ["import torch"]
+    sources = {"candidate": trial.candidate, "reference": trial.reference}
+    lines = entering_lines() if any(source.uses_triton for source in sources.values()) else []
+    lines += ["import torch", *(line for name, source in sources.items() for line in _loading(name, source))]
+    asked = [p for p, asks in zip(case.wrt, call.mask or (True,) * len(case.wrt), strict=True) if asks]
     for position, value in case.all_tensors.items():
-        asks = ".requires_grad_()" if position in case.wrt else ""
-        lines.append(bind(names[position], value, asks))
-    text = call_text(case).partition(f"{WEIGHTS}=")[0].rstrip(", ")
-    lines += [f"print(candidate({text}))", f"print(reference({text}))"]
-    return "\n".join(lines)
+        lines.append(bind(names[position], value, ".requires_grad_()" if position in asked else ""))
+    text, _, weights = (part.rstrip(", ") for part in call_text(case).partition(f"{WEIGHTS}="))
+    made = f"torch.func.functional_call(fn, {weights}, ({text},))" if weights else f"fn({text})"
+    weight = "1.0" if call.uniform else "torch.linspace(-1, 2, o.numel(), dtype=o.dtype).reshape(o.shape)"
+    comparing = _COMPARING.format(call=made, inputs=", ".join(names[p] for p in asked), weight=weight)
+    return "\n".join([*lines, *comparing.strip().splitlines()])
+
+
+_COMPARING = """
+def results(fn):
+    leaves = torch.utils._pytree.tree_leaves({call})
+    outs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    total = sum((o * {weight}).sum() for o in outs if o.requires_grad)
+    inputs = [{inputs}]
+    return outs + list(torch.autograd.grad(total, inputs, materialize_grads=True) if inputs else [])
+
+for k, (mine, right) in enumerate(zip(results(candidate), results(reference))):
+    at = (mine - right).abs().nan_to_num(nan=torch.inf).argmax()
+    print(f"result {{k}}: candidate {{mine.flatten()[at]}}, reference {{right.flatten()[at]}}")
+"""
+"""The end of a script; its results are the outputs, and the gradients of a weighted sum of them."""
+
+
+def _loading(name: str, source: Source) -> list[str]:
+    """Lines that bind a name to what users call."""
+    place, _, path = source.spec.rpartition(":")
+    if not source.spec:
+        return [f"# {name} = {source.name}"]
+    load = [f"from {place} import {path} as {name}"]
+    if place.endswith(".py"):
+        load = ["import runpy", f"{name} = runpy.run_path({place!r})[{path!r}]"]
+    return [
+        *load,
+        f"if isinstance({name}, type):",
+        f"    {name} = {name}.apply if issubclass({name}, torch.autograd.Function) else {name}()",
+    ]

@@ -45,6 +45,7 @@ class Answer:
         after: fingerprints of the tensors of the call as it left them.
         earlier: those of the results of the call before, once more.
         error, stage: the exception that it raised instead, and where.
+        irregular: what its Triton kernels did to memory that no right one does.
     """
 
     outputs: Sequence[Raw | None] = ()
@@ -53,6 +54,7 @@ class Answer:
     earlier: Sequence[str] = ()
     error: str = ""
     stage: str = ""
+    irregular: str = ""
 
     @property
     def results(self) -> list[Raw | None]:
@@ -70,7 +72,7 @@ def answer_of(message: Mapping[str, Any]) -> Answer:
     except ValueError as wrong:
         return Answer(error=f"it sent {wrong}", stage="forward")
     after, earlier = ([str(text) for text in message.get(name) or ()] for name in ("after", "earlier"))
-    return Answer(outputs, gradients, after, earlier, error, stage)
+    return Answer(outputs, gradients, after, earlier, error, stage, str(message.get("irregular", ""))[:500])
 
 
 def right_of(message: Mapping[str, Any], inputs: int) -> Right | None:
@@ -123,9 +125,13 @@ class Comparison:
             if call.kind in ("shape", "layout", "settings") or call.is_extreme:
                 self.refused.append(f"{call.label}: {answer.error}")
             else:
-                yield self._reason(k, "raises", f"the {answer.stage or 'call'} raises {answer.error}")
+                kind = "not-interpreted" if answer.error.startswith("UnsupportedError: ") else "raises"
+                yield self._reason(k, kind, f"the {answer.stage or 'call'} raises {answer.error}")
             if not answer.outputs:
                 return
+        if answer.irregular:  # any number may follow from it
+            yield self._reason(k, "memory", answer.irregular)
+            return
         if len(answer.outputs) != right.outputs:
             many = f"it returns {len(answer.outputs)} tensors, the reference {right.outputs}"
             yield self._reason(k, "structure", many)
@@ -209,7 +215,7 @@ class Comparison:
                 return "constant", f"it returns {show(float(flat[0]))} whatever the inputs are"
             same = [j for j in self.answers if j != k and self._is_same(j, n, got)]
             earlier = [j for j in same if j < k and bool(band.outside(self.rights[j].bands[n].expected).any())]
-            if earlier and call.kind != "settings":
+            if earlier and call.kind != "settings" and bool(flat.isfinite().any()):  # NaN is always the same
                 before = self.calls[earlier[-1]].label
                 return (
                     "stale",

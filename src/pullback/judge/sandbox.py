@@ -37,8 +37,8 @@ _WATCHED = (
     *(time, math, builtins, torch.Tensor, torch.autograd.Function),
 )
 """Modules and classes in which a candidate has no reason to replace anything."""
-UNWRITTEN = (b"\xbf" * 8, b"\x40" * 8)
-"""Bytes of memory that nobody has written."""
+UNWRITTEN = (b"\xbf" * 8, b"\x40" * 8, (0x7FF8DEADBEEF0001).to_bytes(8, "little"))
+"""Bytes of memory that nobody has written; the last is the interpreter's NaN."""
 
 
 def enter(folder: str) -> None:

@@ -29,6 +29,7 @@ WRONG: dict[str, str] = {
     "import": "cannot be imported",
     "raises": "raises an exception on a call of the example's kind",
     "crash": "ends its process, or does not return",
+    "memory": "a Triton kernel leaves the bounds, races, or leaves memory that is returned unwritten",
     "structure": "returns another number of tensors, or other shapes",
     "value": "a value is wrong",
     "gradient": "a gradient is wrong",
@@ -43,7 +44,8 @@ WRONG: dict[str, str] = {
 """Reasons for the verdict "wrong"."""
 
 UNDECIDED: dict[str, str] = {
-    "no-example": "there is no example on which the reference runs, in float64 and without random numbers",
+    "no-example": "there is no example on which both run, the reference in float64 and without random numbers",
+    "not-interpreted": "the interpreter cannot do what a Triton kernel of the candidate does",
     "blunt": "the reference does not determine the result: it is discontinuous, or ill-conditioned",
 }
 """Reasons for the verdict "inconclusive"."""
@@ -88,7 +90,8 @@ class Smallest:
     Attributes:
         kind: of the reason that it shows.
         inputs: shapes and dtypes of its arguments.
-        code: runnable Python, with `candidate` and `reference` as its two functions.
+        code: a script that makes the call of both and prints where each result differs most. What is not imported from
+            a file or a module is left to be defined.
     """
 
     kind: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # the first backward of a process imports it, which takes a second
@@ -27,7 +27,16 @@ from pullback.check.case import Case, is_differentiable
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Band, Precision, bands, cast
 from pullback.check.derivative.repeatable import fresh_memory_is_nan
-from pullback.check.find.kernels import enter_for_object, enter_for_target, hosting, is_interpreted
+from pullback.check.find.kernels import (
+    enter_for_object,
+    enter_for_target,
+    hosting,
+    is_interpreted,
+    is_unwritten,
+    recording,
+    target_uses_triton,
+    uses_triton,
+)
 from pullback.check.find.resolve import load_object
 from pullback.check.find.target import parse_target
 from pullback.check.runner.process import Channel, limit_memory, ordinary_modes
@@ -37,6 +46,9 @@ from pullback.errors import PullbackError
 from pullback.judge import wire
 from pullback.judge.sandbox import Watch, enter
 from pullback.judge.wire import digest, sent
+
+if TYPE_CHECKING:
+    from pullback.check.find.kernels import World
 
 WEIGHTS = "module weights"
 """Keyword of a case that holds the weights of the module, by their names: no argument has such a name."""
@@ -98,6 +110,11 @@ class Source:
     def name(self) -> str:
         """Its name, for messages."""
         return self.spec or str(getattr(self.obj, "__name__", type(self.obj).__name__))
+
+    @property
+    def uses_triton(self) -> bool:
+        """Whether its code uses Triton."""
+        return target_uses_triton(parse_target(self.spec)) if self.spec else uses_triton(self.obj)
 
     def enter_interpreter(self) -> None:
         """Have its Triton kernels interpreted, if it has some and there is no GPU."""
@@ -184,6 +201,7 @@ class Result:
         gradients: one for each input that requires one.
         after: the tensors among the arguments.
         error: the exception of the backward; then there are no gradients.
+        irregular: what no right kernel does to memory, of the first access that does; "" if all are right.
     """
 
     positions: list[int]
@@ -192,6 +210,7 @@ class Result:
     gradients: list[Tensor | None] = field(default_factory=list)
     after: list[Tensor] = field(default_factory=list)
     error: str = ""
+    irregular: str = ""
 
 
 @dataclass
@@ -225,7 +244,8 @@ class Runner:
         for shift in range(call.before):
             self.compute(call, case.map_inputs(lambda t, by=shift: t.roll(by + 1) if t.numel() else t, ""))  # type: ignore[misc]
         leaves = self._leaves(case, call.reuse)
-        with fresh_memory_is_nan() if call.fills_new else nullcontext():
+        fills = fresh_memory_is_nan() if call.fills_new else nullcontext()
+        with fills, recording() if is_interpreted(self.target) else nullcontext() as world:
             run, cotangents = self._run(call, case, leaves)
             _limit(run.outputs)
             # Sent before the backward, which may fail, or change them.
@@ -235,6 +255,8 @@ class Runner:
             except Raised as error:
                 result.error = describe_error(error.error)
         self._held = leaves
+        if world is not None:
+            result.irregular = _irregular(world, [*result.outputs, *result.gradients])
         result.after = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         return result
 
@@ -312,6 +334,16 @@ class Runner:
             held[name].grad = None
             held[name].requires_grad_(value.requires_grad)
             leaves[next(k for k, leaf in enumerate(leaves) if leaf is value)] = held[name]
+
+
+def _irregular(world: World, results: Sequence[Tensor | None]) -> str:
+    """Say what kernels did to memory that no right one does; that results are unwritten in part, but not wholly."""
+    for one in world.irregularities:
+        return f"kernel {one.kernel} ({Path(one.file).name}:{one.line}), program {one.program}: {one.what}"
+    for t in results:
+        if t is not None and 0 < (count := int(is_unwritten(t).sum())) < t.numel():
+            return f"{count} of {t.numel()} elements of a result are memory that no kernel wrote"
+    return ""
 
 
 def _limit(outputs: Sequence[Tensor]) -> None:
@@ -404,6 +436,7 @@ def _tell(runner: Runner, job: Job, k: int, call: Call, held: list[Tensor], chan
         gradients=[None if g is None else sent(g) for g in result.gradients],
         after=[digest(t) for t in result.after],
         earlier=[digest(t) for t in held] if call.reuse == "new" else [],
+        irregular=result.irregular,
         **({"error": result.error, "stage": "backward"} if result.error else {}),
     )
     return [*result.outputs, *(g for g in result.gradients if g is not None)]

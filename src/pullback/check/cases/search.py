@@ -77,7 +77,7 @@ class Attempt:
 _ENVIRONMENT = re.compile(
     r"process group|torch\.distributed|model parallel|(initiali[sz]\w+|destroyed?) .*(distributed|parallel)"
     r"|not compiled with|(?<!is_)CUDA|NVIDIA|\btriton\b|not installed|No module named|from the 'CPU' backend"
-    r"|MPS (backend|device)|active drivers|which could not be imported here",
+    r"|MPS (backend|device)|active drivers|which could not be imported here|UnsupportedError: .* not interpreted",
     re.IGNORECASE,
 )
 # The engine's messages about a backward that is wrong for every example.
@@ -88,7 +88,8 @@ _NAMED_TYPE = re.compile(r"'(\w+)' object|not '?(\w+)'?$")
 def of_environment(reason: str) -> bool:
     """Whether a call failed for lack of a feature of this machine or process, whatever its arguments.
 
-    A kernel that the interpreter refuses is none: its message speaks of Triton, but other sizes may do.
+    A kernel that Triton refuses is none: its message speaks of Triton, but other sizes may do. One that does what the
+    interpreter cannot do needs a GPU.
     """
     return _ENVIRONMENT.search(reason) is not None and "KernelError" not in reason
 

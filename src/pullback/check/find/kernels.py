@@ -42,12 +42,17 @@ def hides_gpus() -> bool:
 
 def enter_for_target(target: Target) -> None:
     """Have the kernels of a target interpreted, which is not imported yet, if it uses Triton and there is no GPU."""
+    if target_uses_triton(target):
+        _enter()
+
+
+def target_uses_triton(target: Target) -> bool:
+    """Whether the source of a target uses Triton; nothing is imported."""
     file = target.path
     if file is None:
         spec = locate(target.module)
         file = Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
-    if file is not None and _file_uses_triton(file):
-        _enter()
+    return file is not None and _file_uses_triton(file)
 
 
 def enter_for_object(obj: Any) -> bool:

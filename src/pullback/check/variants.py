@@ -30,6 +30,7 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
         *([options] if audit.blocks else ()),  # each is a kernel of its own
         sizes.around_blocks(base, audit.blocks),
         values.other_values(base),
+        values.some_ignored(with_defaults(audit)),
         values.shared(base, constant_inputs(audit)),
         *([] if audit.blocks else [options]),
         sizes.other_sizes(base),

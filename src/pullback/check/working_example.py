@@ -119,6 +119,8 @@ def _from_given(
     candidates = (layouts.widened(unshared), unshared)
     valid = (case for case in candidates if Audit(subject, options, case, [], events).is_valid(case))
     base = next(valid, working[0])
+    if base is candidates[0] and _refuses_back(subject, base) and not _refuses_back(subject, unshared):
+        base = unshared  # its backward insists on a dtype
     is_other = any(a is not b for a, b in zip(base.tensors, working[0].tensors, strict=True))
     return Audit(subject, options, base, working if is_other else working[1:], events, skip), ""
 
@@ -178,6 +180,10 @@ def _second_comparison(audit: Audit) -> FirstOrder | None:
     generator = torch.Generator().manual_seed(audit.options.seed)
     case = base.map_tensors(lambda t: t.flatten()[torch.randperm(t.numel(), generator=generator)].view(t.shape), "")
     return audit.compare(case) if audit.is_valid(case) else None
+
+
+def _refuses_back(subject: Subject, case: Case) -> bool:
+    return attempt(subject, case).score == Score.NO_BACKWARD
 
 
 def _by_status(result: FirstOrder | None, status: Status) -> set[int]:

@@ -230,7 +230,7 @@ class Machine:
         self.world = world
         self.space = space
         self.grid = grid
-        self.precision = Precision(world.lifts, world.is_wide, world.wraps)
+        self.precision = Precision.of(world)
         self.programs: Array = np.zeros(1, np.int64)
         self.is_used = True
         self._stack: list[tuple[Source, ast.AST]] = []

@@ -748,7 +748,7 @@ def dot(
     a, b = input.data, other.data
     if not m.precision.lifts:
         narrow = (
-            not m.precision.is_wide
+            m.precision.rounds_tf32
             and precision.startswith("tf32")
             and not precision.endswith("x3")
             and input.dtype.name == "fp32"

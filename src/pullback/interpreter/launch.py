@@ -74,7 +74,7 @@ class _Launch:
         self._source = source
         self._grid = grid
         self._world = world
-        self._precision = Precision(world.lifts, world.is_wide, world.wraps)
+        self._precision = Precision.of(world)
         self._space = Space(self._precision, self._note)
         self._machine = Machine(world, self._space, grid)
         self._suspects: list[Irregularity] = []
@@ -124,7 +124,8 @@ class _Launch:
         if isinstance(x, torch.Tensor):
             return self._pointer(name, x)
         if isinstance(x, tuple | list):
-            return tuple(self._argument(name, each) for each in x)
+            found = [self._argument(name, each) for each in x]
+            return x._make(found) if hasattr(x, "_make") else tuple(found)
         if isinstance(x, bool | int | float):
             return to_value(x, self._precision)
         if hasattr(x, "block_shape") and hasattr(x, "base"):

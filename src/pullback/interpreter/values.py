@@ -16,6 +16,7 @@ import torch
 import triton.language as tl
 
 from pullback.interpreter.errors import KernelError
+from pullback.interpreter.worlds import World
 
 Array = np.ndarray[Any, Any]
 
@@ -42,11 +43,18 @@ class Precision:
         lifts: whether it does.
         is_wide: if not, whether floats shorter than float32 are rounded in memory alone, and held in float32 elsewhere.
         wraps: whether integers of 32 bits are held in as many, so that they overflow as on the device.
+        rounds_tf32: if not, whether `tl.dot` rounds to TF32 where it may.
     """
 
     lifts: bool
     is_wide: bool = False
     wraps: bool = True
+    rounds_tf32: bool = True
+
+    @classmethod
+    def of(cls, world: World) -> Precision:
+        """Return that of a world."""
+        return cls(world.lifts, world.is_wide, world.wraps, world.rounds_tf32)
 
     def held(self, dtype: Any) -> Any:
         """Return NumPy's type of the arrays that hold numbers, or addresses, of a type."""

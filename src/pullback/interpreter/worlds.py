@@ -52,6 +52,7 @@ class World:
         reverses: whether the last program of a launch runs first; not where programs wait for each other.
         config: which of its configurations an autotuner takes, modulo their number.
         is_wide: if it does not lift, whether floats shorter than float32 are rounded in memory alone.
+        rounds_tf32: if it does not lift, whether `tl.dot` rounds float32 to TF32 unless the kernel says otherwise.
         simulates: whether tensors are on "meta", so huge ones take no memory: kernels load zeros, the first program
             and the last ones run, and all that is checked is where they access memory.
         wraps: whether integers of 32 bits overflow.
@@ -75,6 +76,7 @@ class World:
 
     lifts: bool = True
     is_wide: bool = False
+    rounds_tf32: bool = True
     simulates: bool = False
     wraps: bool = True
     expected: Mapping[tuple[str, int], int] = field(default_factory=dict)

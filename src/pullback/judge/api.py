@@ -136,7 +136,7 @@ class _Trial:
             declared = working
             base = cast(base, declared)
         self._base = base
-        calls = Calls(base, self.seed).all()
+        calls = Calls(base, self.seed, plan.full).all()
         made = self._compared(calls, declared, working, is_last=True)
         made.is_narrow = is_narrow_inside(*_both(first)) if working == torch.float64 else False
         found = self._found(made, is_guessed=given is None and not examples)

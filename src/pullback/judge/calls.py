@@ -79,10 +79,12 @@ class Calls:
     Args:
         base: the example, in the dtype that was declared.
         seed: of all that is drawn.
+        full: the example with the numbers that have defaults, if it lacks some.
     """
 
-    def __init__(self, base: Case, seed: int) -> None:
+    def __init__(self, base: Case, seed: int, full: Case | None = None) -> None:
         self._base = base
+        self._full = base if full is None else full
         self._draw = torch.Generator().manual_seed(seed)
         self._domain = Domain(base, None)
 
@@ -208,7 +210,9 @@ class Calls:
             yield Call(self.fresh(base).with_values(some), "some labels are -100", "values", is_extreme=True)
 
     def _settings(self) -> Iterator[Call]:
-        for case in other_numbers(self.fresh(self._base)):
+        fresh = self.fresh(self._base)
+        tensors = {p: fresh.values[p] for p in fresh.all_tensors}
+        for case in other_numbers(self._full.with_values(tensors)):
             yield Call(case, case.label, "settings")
 
     def _special(self, example: Tensor, t: Tensor, change: _Change) -> Tensor:

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable, make_case
 from pullback.check.cases.given import examples
+from pullback.check.cases.signature import parameters
 from pullback.check.derivative.band import cast
 from pullback.check.find.discover import subject_of
 from pullback.check.runner.process import Channel, limit_memory, ordinary_modes
 from pullback.check.runner.task import Sender
-from pullback.check.subject import Options
+from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, as_real, describe_error
 from pullback.check.weights import given_call
 from pullback.check.working_example import prepare
@@ -36,11 +37,13 @@ class Plan:
 
     Attributes:
         base: the example.
+        full: the same with numbers that have defaults; `None` if it has them all.
         positions: outputs of the reference that are differentiated.
         scales: of its results.
     """
 
     base: Case
+    full: Case | None
     positions: tuple[int, ...]
     scales: Scales
 
@@ -82,6 +85,7 @@ def serve_plan(job: Job, given: tuple[Sequence[Any], Mapping[str, Any]] | None, 
         "names": case.names,
         "wrt": case.wrt,
         "fixed": sorted(case.fixed | {size for t, _ in weights.values() for size in t.shape}),
+        "defaults": _encoded(_defaults(subject, case)),
         "weights": {name: [sent(t), is_parameter] for name, (t, is_parameter) in weights.items()},
         "positions": result.positions,
         "scales": [_largest(result.outputs), _largest(result.gradients)],
@@ -95,7 +99,19 @@ def planned(message: dict[str, Any], given: tuple[Sequence[Any], Mapping[str, An
     plain = make_case(args, kwargs, ())
     base = replace(plain, names=tuple(message["names"]), wrt=tuple(message["wrt"]), fixed=frozenset(message["fixed"]))
     weights = {name: (received(t).tensor(), is_parameter) for name, (t, is_parameter) in message["weights"].items()}
-    return Plan(_with_weights(base, weights), tuple(message["positions"]), Scales(*message["scales"]))
+    full = make_case((*args, *_decoded(message["defaults"])), kwargs, ()) if message["defaults"]["list"] else None
+    full = None if full is None or weights else replace(full, names=(*base.names, *full.names[len(base.names) :]))
+    return Plan(_with_weights(base, weights), full, tuple(message["positions"]), Scales(*message["scales"]))
+
+
+def _defaults(subject: Subject, case: Case) -> list[Any]:
+    """The defaults of the arguments that follow those of a call, if all of them are numbers, flags or words."""
+    args, kwargs, _ = case.arguments(moved=case.tensors)
+    left = [] if kwargs else parameters(subject)[len(args) :]
+    usual = [
+        p.default for p in left if p.kind is p.POSITIONAL_OR_KEYWORD and type(p.default) in (bool, int, float, str)
+    ]
+    return usual if len(usual) == len(left) else []
 
 
 def _largest(tensors: Sequence[Tensor | None]) -> list[float]:

@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from importlib.util import cache_from_source
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ class Watch:
             ours: modules and classes of the judge, in which nothing is to be replaced.
         """
         self.seen: dict[str, str] = {}
-        self._file = None if reference_file is None else str(reference_file.resolve())
+        self._files = [] if reference_file is None else _files_of(reference_file.resolve())
         self._before = {id(owner): (owner, dict(_names(owner))) for owner in (*_WATCHED, *ours)}
         sys.addaudithook(self._hear)
 
@@ -88,10 +89,10 @@ class Watch:
         if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
             self.seen["network"] = f"it uses the network ({event} {arguments[1:] or arguments})"
             raise PermissionError("the judge allows no network")
-        if event != "open" or self._file is None or not isinstance(arguments[0], str):
+        if event != "open" or not isinstance(arguments[0], str):
             return
-        if os.path.realpath(arguments[0]) == self._file and not _is_import():
-            self.seen["reads-reference"] = f"it reads the source of the reference, {self._file}"
+        if os.path.realpath(arguments[0]) in self._files and not _is_import():
+            self.seen["reads-reference"] = f"it reads the source of the reference, {self._files[0]}"
 
     def patches(self) -> None:
         """Note what has been replaced in PyTorch, in Python, and in the judge."""
@@ -99,7 +100,8 @@ class Watch:
         for owner, before in self._before.values():
             now = dict(_names(owner))
             name_of = getattr(owner, "__name__", "?")
-            found += [f"{name_of}.{name}" for name, value in before.items() if now.get(name) is not value]
+            replaced = [name for name, value in before.items() if now.get(name) is not value]
+            found += [f"{name_of}.{name}" for name in replaced if not _wraps(now.get(name), before[name])]
         if found:
             self.seen["patches"] = f"it replaces {', '.join(sorted(found)[:4])}"
 
@@ -141,10 +143,29 @@ def _functions(function: Any) -> Iterator[FunctionType]:
             yield value
 
 
+def _files_of(source: Path) -> list[str]:
+    """The file of a module, and that of its bytecode."""
+    return [str(source), os.path.realpath(cache_from_source(str(source)))]
+
+
 def _is_import() -> bool:
-    """Whether the file that is being opened is opened by an import, or by the judge."""
-    frame = sys._getframe(2)
-    return "importlib" in frame.f_code.co_filename or frame.f_globals.get("__name__", "").startswith("pullback.")
+    """Whether the file that is being opened is opened by an import statement, or by the judge.
+
+    A candidate that asks `importlib` to load a file by its path has no module of the reference to be guarded in.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        if frame.f_code.co_name == "_find_and_load":
+            return True
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("pullback.")
+
+
+def _wraps(function: Any, before: Any) -> bool:
+    """Whether PyTorch itself has wrapped a function, as `torch._dynamo` does with some when it is imported."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    is_of_torch = Path(file).is_relative_to(Path(torch.__file__).parent)
+    return is_of_torch and callable(function) and inspect.unwrap(function) is before
 
 
 def _names(owner: Any) -> Iterator[tuple[str, Any]]:

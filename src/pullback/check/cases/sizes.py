@@ -80,7 +80,8 @@ def around_blocks(case: Case, blocks: Collection[int]) -> Iterator[Case]:
     if not known:
         return
     largest = known[0]
-    twice = [2 * largest + 1] if largest <= _LARGEST_TWICE else []
+    # The second is for rows of which a kernel takes the halves.
+    twice = [2 * largest + 1, 2 * largest + 2] if largest <= _LARGEST_TWICE else []
     lengths = dict.fromkeys([largest + 1, largest - 1, *twice, *(block + 1 for block in known[1:])])
     present = sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True)
     yield doubled(case)  # several heads of each group, and several groups

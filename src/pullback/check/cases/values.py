@@ -52,6 +52,20 @@ def of_whole_numbers(case: Case) -> Iterator[Case]:
         yield ignored
 
 
+def some_ignored(case: Case) -> Iterator[Case]:
+    """Yield the case with every other whole number of a vector that which an argument names to be ignored."""
+    numbers = [v for v, name in zip(case.values, case.names, strict=True) if type(v) is int and _IGNORED.search(name)]
+    for position, t in case.all_tensors.items():
+        if numbers and not has_derivative(t) and t.dtype != torch.bool and t.ndim == 1 and numbers[0] not in t:
+            some = t.clone()
+            some[::2] = numbers[0]
+            yield case.with_values({position: some}, f"every other element of {case.names[position]} {numbers[0]}")
+
+
+_IGNORED = re.compile(r"ignore_?(index|idx|label|id)|pad(ding)?_?(index|idx|id|token)")
+"""Matches names of the whole number that marks labels without a loss."""
+
+
 def all_ignored(case: Case) -> Case | None:
     """Return the case with the negative number that marks ignored elements everywhere; `None` if there is none.
 
@@ -74,7 +88,7 @@ _FIRST = re.compile(r"start|begin|offset|shift|skip")
 
 
 def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[Case]:
-    """Yield the case with one non-tensor argument changed: a float halved or no longer 0, a flag flipped, another dim.
+    """Yield the case with one non-tensor argument changed: a float nearer to 0 or 1, or no longer 0, a flag, a dim.
 
     With an argument at its default, errors of the backward for other values do not show.
 
@@ -93,7 +107,7 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
                 if word != value:
                     yield case.with_values({position: word}, f"{name} = {word!r}")
         elif isinstance(value, float) and math.isfinite(value):
-            other = value / 2 or _SWITCHED_ON
+            other = (1 + value) / 2 if value > 1 else value / 2 or _SWITCHED_ON  # it may have to exceed 1
             yield case.with_values({position: other}, f"{name} = {other:g}")
         elif isinstance(value, int) and _DIM.search(name) and max(dims, default=0) > 1:
             dim = 0 if value % max(dims) else 1

@@ -1,10 +1,10 @@
-"""Audits of past faults of Triton kernels, before and after the commit that mends each, without a GPU.
+"""Audits of past faults of Triton kernels, before and after the commit that fixes each, without a GPU.
 
 For each fault of `kernel_faults.py`, makes the tree before the commit, and the commit's own, in a temporary folder, and
 audits the Function in both by `pullback.check`: with a natural call; if that does not find the fault before the commit,
 with a reference in plain PyTorch; if that does not either, with the call of the commit's own test. Prints a table: what
-finds the fault; the errors on the commit's own tree that are known to be true; and those that are not, which accuse it
-falsely.
+finds the fault; the errors on the fixed tree that a program or a later commit confirms; and the others, which count as
+false positives.
 
     python benchmarks/kernel_replay.py [--history LIGER=PATH] [--history FLA=PATH] [--only TEXT,…] [--lines FILE]
         [--write docs/kernels_in_the_wild.md]
@@ -52,7 +52,7 @@ _MODULES = {"LIGER": "liger_kernel.ops.", "FLA": "fla."}
 _EMPTIED = ("fla/__init__.py", "fla/layers/__init__.py", "fla/models/__init__.py")
 """Files that import the package transformers, which no kernel needs."""
 _SIDES = ("before", "after")
-_HOW = {"natural": "found", "reference": "with a reference", "telling": "with the telling call"}
+_HOW = {"natural": "found", "reference": "with a reference", "telling": "with the call of the commit's test"}
 
 Rows = dict[tuple[str, str, str], Row]
 """Audits by fault, kind of call, and side of the commit."""
@@ -202,8 +202,8 @@ def _after(fault: Fault, rows: Mapping[tuple[str, str, str], Row]) -> str:
     errors = [message.partition(" ")[2] for row in run for message in row.messages if message.startswith("error")]
     false = {error[:5] for error in errors if not any(re.match(known, error) for known in (*fault.known, *KNOWN))}
     true = {error[:5] for error in errors if any(re.match(known, error) for known in fault.known)} - false
-    told = [f"accused: {', '.join(sorted(false))}"] if false else []
-    told += [f"true: {', '.join(sorted(true))}"] if true else []
+    told = [f"false positive: {', '.join(sorted(false))}"] if false else []
+    told += [f"confirmed: {', '.join(sorted(true))}"] if true else []
     told += [row.with_call for row in run if row.with_call.startswith(("fails", "over"))]
     return "; ".join(told) or "–"
 
@@ -212,8 +212,8 @@ def _totals(faults: Sequence[Fault], rows: Mapping[tuple[str, str, str], Row]) -
     before = [_before(fault, rows).partition(":")[0].partition(",")[0] for fault in faults]
     counts = [f"{before.count(how)} {how}" for how in (*_HOW.values(), "missed")]
     run = {fault.name for fault in faults if any(key[0] == fault.name and key[2] == "after" for key in rows)}
-    accused = sum("accused" in _after(fault, rows) for fault in faults)
-    return f"{len(faults)} faults: {', '.join(counts)}. Accused falsely: {accused} of {len(run)} trees."
+    accused = sum("false positive" in _after(fault, rows) for fault in faults)
+    return f"{len(faults)} faults: {', '.join(counts)}. False positives: on {accused} of {len(run)} trees."
 
 
 def _print(faults: Sequence[Fault], rows: Mapping[tuple[str, str, str], Row]) -> None:

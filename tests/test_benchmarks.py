@@ -159,10 +159,10 @@ def test_only_its_own_finding_shows_a_past_fault_and_what_is_known_accuses_nobod
         }
         return replay._before(fault, rows), replay._after(fault, rows)
 
-    assert shown(natural_before=[own], natural_after=[strided]) == ("found: PB101", "true: PB502")
+    assert shown(natural_before=[own], natural_after=[strided]) == ("found: PB101", "confirmed: PB502")
     assert shown(natural_before=[other], telling_before=[own], natural_after=[]) == (
-        "with the telling call: PB101", "–"
+        "with the call of the commit's test: PB101", "–"
     )  # fmt: skip
     assert shown(natural_before=[other, strided], natural_after=[other, strided]) == (
-        "missed", "accused: PB101; true: PB502"
+        "missed", "false positive: PB101; confirmed: PB502"
     )  # fmt: skip

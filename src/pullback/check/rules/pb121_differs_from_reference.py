@@ -3,8 +3,8 @@
 ## What it finds
 With `pullback.check(fn, *inputs, reference=formula)`, every output and every gradient of the example and of its
 variants is compared with that of a formula in plain PyTorch, which takes the same arguments. It finds what no
-comparison of the backward with the forward can: both are wrong alike. The error bars are the range of the formula over
-inputs that differ by a rounding, in float64 or in the precision in which the function works.
+comparison of the backward with the forward can: both have the same error. The error bars are the range of the formula
+over inputs perturbed by one rounding error, in float64 or in the precision in which the function works.
 
 ## Why it hurts
 A kernel that drops a term in forward and backward alike passes every test of its gradient, and computes something else.

@@ -6,14 +6,15 @@ computed from. This is done on the example, on other sizes (one element more and
 and with other options.
 
 ## Why it hurts
-On a GPU such a read returns what another tensor holds, and such a write changes it. Both seem to work until the memory
-beyond is not mapped: then the process ends with an illegal memory access, often in another kernel.
+On a GPU such a read returns what another tensor holds, and such a write changes it. Both seem to work until the address
+is unmapped: then the process ends with an illegal memory access, often in another kernel.
 
 ## Limits
-A kernel does not check that its arguments fit each other. So only such variants of the example count in which sizes
-that are equal in the example are equal, and multiples are multiples; beside tensors of indices, no size is varied. If
-the example itself was guessed and has several arguments, the finding is a warning. An access within the storage of
-a tensor but outside of a view of it is not seen. The rule needs Triton, and a machine without a GPU.
+A kernel does not check that its arguments fit each other. So a variant counts only if equal sizes stay equal, a product
+of two sizes stays their product, and a multiple of an integer argument stays a multiple. If the call has integer
+tensors, no size is varied. If the example itself was guessed and has several arguments, the finding is a warning. An
+access within the storage of a tensor but outside of a view of it is not seen. The rule runs only where kernels are
+interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

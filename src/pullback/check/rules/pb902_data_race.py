@@ -2,18 +2,18 @@
 
 ## What it finds
 The kernels of the function are interpreted, and the programs that read and write each element are recorded. It is a
-race if two programs, or two lanes of one, store different values in one element, or if one changes what another has
-read or reads what another has stored, without an atomic operation. Kernels with atomic operations are run once more,
-the last program first: a result that differs by more than rounding depends on the order as well.
+race if two programs, or two lanes of one, store different values to one element, or if one program changes an element
+that another loads, without an atomic. Kernels with atomic operations are run once more, the last program first: a
+result that differs by more than rounding depends on the order as well.
 
 ## Why it hurts
 Programs run in any order and at once. The result depends on their timing: it is right in a test with one block, and
-wrong, and other each time, on a real size.
+wrong and non-deterministic at real sizes.
 
 ## Limits
 Programs that store equal values in one element are not reported. A kernel that waits for a lock is not checked for
-reads and writes in between. Races between two launches cannot occur. The rule needs Triton, and a machine without a
-GPU.
+reads and writes in between. Races between two launches cannot occur. The rule runs only where kernels are interpreted:
+with Triton installed and no accelerator.
 
 ## Bad
 ```python

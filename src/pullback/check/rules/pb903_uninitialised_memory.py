@@ -1,8 +1,9 @@
-"""uninitialised-memory (PB903): a Triton kernel reads memory that nobody has written.
+"""uninitialised-memory (PB903): a Triton kernel reads uninitialised memory.
 
 ## What it finds
-The kernels of the function are interpreted, and memory from `torch.empty` and its kin holds a marked NaN. A kernel that
-loads one, or adds to it atomically, has read what nobody wrote.
+The kernels of the function are interpreted, and memory from `torch.empty`, `empty_like`, `empty_strided`, `new_empty`
+and `new_empty_strided` holds a marked NaN. A kernel that loads it, or adds to it atomically, reads uninitialised
+memory.
 
 ## Why it hurts
 `torch.empty` returns memory that was used before. It often holds zeros in a test, and what another tensor left there in
@@ -10,8 +11,8 @@ training.
 
 ## Limits
 Memory that the function returns without having written it is reported as [a wrong gradient](pb101.md). A value that is
-loaded and then not used is reported too. Memory of 16 and 32 bits, and of whole numbers, is not marked. The rule needs
-Triton, and a machine without a GPU.
+loaded and then not used is reported too. Memory of 16 and 32 bits, and of whole numbers, is not marked. The rule runs
+only where kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

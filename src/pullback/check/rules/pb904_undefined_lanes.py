@@ -10,8 +10,8 @@ The lanes often hold zeros, so that a sum over the block is right in a test. Wit
 another block size, they hold something else.
 
 ## Limits
-Two values are tried: a result that is the same for both, as one that is compared with a large bound, passes. Calls
-whose kernels leave the bounds of their tensors are PB901's alone. The rule needs Triton, and a machine without a GPU.
+A dependence that neither 0 nor 1000 reveals is missed. Calls whose kernels leave the bounds of their tensors are
+PB901's alone. The rule runs only where kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

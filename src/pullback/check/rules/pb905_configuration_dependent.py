@@ -1,9 +1,9 @@
 """configuration-dependent (PB905): the result of a Triton kernel depends on its autotuner's choice, or on the device.
 
 ## What it finds
-The kernels of the function are interpreted with the first configuration of their autotuners, with the last and with one
-between, and for devices with more processors and less shared memory, by which host code chooses grids and block sizes.
-Outputs and gradients that differ by more than rounding are an error.
+The kernels of the function are interpreted with the first, the last and the middle configuration of their autotuners.
+Host code may also choose grids and blocks from the device, so devices with more SMs and less shared memory are
+simulated. Outputs and gradients that differ by more than rounding are an error.
 
 ## Why it hurts
 The autotuner picks the configuration that it measures to be the fastest. Another GPU, or a busy one, picks another, and
@@ -11,8 +11,8 @@ there the result is wrong.
 
 ## Limits
 At most three configurations are tried, all autotuners at the same position of their lists, on the example and on the
-first variants of it. Code that keeps what the device told it once always sees the first. On a GPU the compiled kernels
-are compared, and other devices are not imitated. The rule needs Triton.
+first variants of it. Code that caches device properties, other than by `functools.cache`, always sees the first device.
+On a GPU the compiled kernels are compared, and no other devices are simulated. The rule needs Triton.
 
 ## Bad
 ```python

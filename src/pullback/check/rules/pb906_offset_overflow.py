@@ -2,9 +2,9 @@
 
 ## What it finds
 The function is called with tensors of more than 2³¹ elements, along the first dimension of its largest input, then of
-the next that has another length. They are on PyTorch's "meta" device, without memory: the kernels' first program and
-their last ones run, with offsets as the device computes them, and all that is looked at is where they access memory.
-An offset that overflows is negative, and is not in 64 bits.
+the next that has another length. They are on PyTorch's "meta" device, without memory. Only the first program and the
+last ones run, and only their addresses are checked. An overflow shows as an offset that is negative in 32 bits but not
+in 64.
 
 ## Why it hurts
 Offsets of 32 bits are enough for every test and for most models, until a batch of long sequences over a large
@@ -12,10 +12,10 @@ vocabulary has 2³¹ elements. The kernel then reads and writes memory that is n
 
 ## Limits
 A warning: many functions never see tensors of this size. One length is enlarged at a time. Numbers that host code reads
-from tensors (`.item()`) are 1, and floats that kernels load are 0. A whole number that they load is what the line would
-load at most, extrapolated from calls with the rows of the example and with twice as many, repeated: an index of a row
-that the function computes grows; a label, or an index that is given, does not. The rule needs Triton, and a machine
-without a GPU.
+from tensors (`.item()`) are 1, and floats that kernels load are 0. A loaded integer is the largest value that the line
+is expected to load, extrapolated from two runs, with the rows of the example and with twice as many. So an index of a
+row that the function computes grows; a label, or an index that is given, does not. The rule runs only where kernels are
+interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

@@ -1,10 +1,10 @@
 """narrow-accumulation (PB907): a Triton kernel loses digits, since it computes in too few bits.
 
 ## What it finds
-The kernels are interpreted with their numbers rounded as on the device, on float32 and on bfloat16 inputs, and once
-more with every number of fewer than 32 bits rounded in memory alone and held in float32 elsewhere. Both are compared
-with float64. The rule reports an output or a gradient whose error is several times that of the second run. An info
-tells by how much atomic additions of float32 make the result depend on the order of the programs.
+The kernel runs twice, on float32 and on bfloat16 inputs: as written, and with all 16-bit values computed in float32
+(and stored in 16 bits). Both runs are compared with one in float64. The rule reports an output or a gradient whose
+error is several times that of the second run. An info tells by how much atomic additions of float32 make the result
+depend on the order of the programs.
 
 ## Why it hurts
 A sum of a thousand terms in float16 or bfloat16 stops growing when a term is below half a unit in the last place of
@@ -12,8 +12,8 @@ the total. Tests allow for it: their tolerances for bfloat16 are 1e-2 and more.
 
 ## Limits
 Sums are as long as the example, and the sizes that are tried beside it, make them. TF32 in `tl.dot`, the default on
-recent GPUs, is part of what a kernel asks for, and rounds in both runs. The rule needs Triton, and a machine without a
-GPU.
+recent GPUs, is part of what a kernel asks for, and rounds in both runs. The rule runs only where kernels are
+interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

@@ -1,4 +1,4 @@
-"""unreached-branch (PB908): no call of the audit reaches a branch of a Triton kernel, or a loop's second round.
+"""unreached-branch (PB908): no call of the audit reaches a branch of a Triton kernel, or a loop's second iteration.
 
 ## What it finds
 The kernels of the function are interpreted, and the audit looks for calls that lead them where the example does not: by
@@ -6,13 +6,13 @@ other options, sizes around the blocks, and both. An info names the conditions t
 and the loops that never ran twice.
 
 ## Why it hurts
-Most faults of published kernels sit where the tests do not go: a bias that no test passes, a second block, a
-tail. What no call reaches, no rule has judged.
+Most faults of published kernels sit where the tests do not go: a bias that no test passes, a second block, a tail. No
+rule has checked a branch that no call reached.
 
 ## Limits
-An info is no fault: a branch may be for another type, or another device. A branch inside of one that was not reached
-is not named. A condition inside of an expression (`a if c else b`, `tl.where`) is not looked at. The rule needs Triton,
-and a machine without a GPU.
+An info is no fault: a branch may be for another type, or another device. A branch inside of one that was not reached is
+not named. A condition inside of an expression (`a if c else b`, `tl.where`) is not looked at. The rule runs only where
+kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

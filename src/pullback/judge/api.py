@@ -39,6 +39,8 @@ from pullback.judge.worker import WEIGHTS, Call, Job, Source, serve_candidate, s
 _SHRINK_SECONDS = 1.5
 _SAMPLES, _CONFIRMING = 8, 40
 """Runs of the reference for each call, and for one that seems wrong: all may be on one side of a kink."""
+_AS_WRITTEN = 4
+"""Number of calls in which kernels round as they are written."""
 _ORDER = [*CHEATS, *("import", "crash", "memory", "raises", "structure", "value", "gradient")]
 _LARGEST_SEED = 2**31
 
@@ -145,6 +147,8 @@ class _Trial:
             key=lambda r: _ORDER.index(r.kind) if r.kind in _ORDER else len(_ORDER),
         )
         reasons, smallest = self._smallest(reasons, made, declared)
+        if not reasons and working == torch.float64 and declared != working and self.candidate.is_interpreted:
+            reasons = self._as_written(calls[:_AS_WRITTEN], declared)
         return replace(
             blank,
             verdict=_outcome(reasons),
@@ -159,6 +163,16 @@ class _Trial:
             computed=str(working).removeprefix("torch."),
             seconds=round(clock.seconds(), 2),
         )
+
+    def _as_written(self, calls: Sequence[Call], declared: torch.dtype) -> list[Reason]:
+        """What is wrong with kernels that are right in float64, when they round as their types tell."""
+        made = self._compared(calls, declared, declared, is_as_written=True)
+        found = [reason for reason in made.reasons() if reason.bar is not None]
+        what = f"in {str(declared).removeprefix('torch.')}, as the kernels are written, {{}}"
+        return [
+            replace(reason, kind="precision", message=what.format(reason.message), position=-1)
+            for reason in self._confirmed(found, made, declared)[:1]
+        ]
 
     def _found(self, made: Comparison, is_guessed: bool) -> list[Reason]:
         """Everything that is wrong, before it is made sure of."""
@@ -201,9 +215,10 @@ class _Trial:
         working: torch.dtype,
         is_last: bool = False,
         samples: int = _SAMPLES,
+        is_as_written: bool = False,
     ) -> Comparison:
         """Have both make some calls, side by side, and compare them."""
-        job = self._job(self.candidate, calls, working, self._positions)
+        job = replace(self._job(self.candidate, calls, working, self._positions), is_as_written=is_as_written)
         forbidden = (*self.forbid, *self._library_name()) if is_last else ()
         work = partial(serve_candidate, job, self.reference, forbidden)
         candidate = Session(work, self.candidate.name, self.seconds / 3, self.seconds)

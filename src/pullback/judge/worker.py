@@ -10,7 +10,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from pullback.check.find.kernels import (
     enter_for_target,
     hosting,
     is_interpreted,
+    is_possible,
     is_unwritten,
     recording,
     target_uses_triton,
@@ -115,6 +116,11 @@ class Source:
     def uses_triton(self) -> bool:
         """Whether its code uses Triton."""
         return target_uses_triton(parse_target(self.spec)) if self.spec else uses_triton(self.obj)
+
+    @property
+    def is_interpreted(self) -> bool:
+        """Whether its Triton kernels are interpreted in the process that runs it."""
+        return self.uses_triton and is_possible()
 
     def enter_interpreter(self) -> None:
         """Have its Triton kernels interpreted, if it has some and there is no GPU."""
@@ -221,11 +227,13 @@ class Runner:
         target: the function, the Function or the module.
         positions: outputs that are differentiated; all by default.
         seed: of the random state at each call.
+        is_as_written: whether interpreted kernels round as their types tell, but for TF32, rather than in float64.
     """
 
     target: Any
     positions: Sequence[int] | None = None
     seed: int = 0
+    is_as_written: bool = False
     _held: list[Any] = field(default_factory=list)
 
     def compute(self, call: Call, case: Case) -> list[Tensor | None]:
@@ -245,7 +253,7 @@ class Runner:
             self.compute(call, case.map_inputs(lambda t, by=shift: t.roll(by + 1) if t.numel() else t, ""))  # type: ignore[misc]
         leaves = self._leaves(case, call.reuse)
         fills = fresh_memory_is_nan() if call.fills_new else nullcontext()
-        with fills, recording() if is_interpreted(self.target) else nullcontext() as world:
+        with fills, self._recording() as world:
             run, cotangents = self._run(call, case, leaves)
             _limit(run.outputs)
             # Sent before the backward, which may fail, or change them.
@@ -259,6 +267,11 @@ class Runner:
             result.irregular = _irregular(world, [*result.outputs, *result.gradients])
         result.after = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         return result
+
+    def _recording(self) -> AbstractContextManager[World | None]:
+        if not is_interpreted(self.target):
+            return nullcontext()
+        return recording(lifts=False, rounds_tf32=False) if self.is_as_written else recording()
 
     def _leaves(self, case: Case, reuse: Reuse) -> list[Any]:
         """The arguments of a call, in memory as `reuse` says."""
@@ -368,6 +381,7 @@ class Job:
         seconds: when to stop between two calls.
         memory: bytes that it may take.
         folder: for its temporary files.
+        is_as_written: as of `Runner`.
     """
 
     source: Source
@@ -377,6 +391,7 @@ class Job:
     seconds: float
     memory: int
     folder: str
+    is_as_written: bool = False
 
 
 _OURS = (trial, wire, Channel, Watch, Runner)
@@ -395,7 +410,7 @@ def serve_candidate(job: Job, reference: Source, forbidden: Sequence[str], chann
     if not reference.spec:
         watch.guard(reference.obj)
     try:
-        runner = Runner(job.source.load(), job.positions)
+        runner = Runner(job.source.load(), job.positions, is_as_written=job.is_as_written)
     except PullbackError as error:
         channel.send("refused", error=type(error).__name__, message=str(error))
         return

@@ -118,6 +118,13 @@ def is_unwritten(t: Tensor) -> Tensor:
     return t.detach().contiguous().view(torch.int64) == int(POISON.view("int64"))
 
 
+def is_possible() -> bool:
+    """Whether kernels are to be interpreted here: Triton is installed, and there is no accelerator to run them."""
+    from pullback import interpreter
+
+    return interpreter.is_possible()
+
+
 def _enter() -> None:
     from pullback import interpreter
 

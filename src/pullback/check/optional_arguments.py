@@ -91,15 +91,25 @@ def with_all_optional(audit: ExampleFacts) -> Case | None:
 def _with_each(audit: ExampleFacts) -> Iterator[Case]:
     example = with_defaults(audit)
     positions = example.top_level(len(example.arguments()[0]))
+    alone: list[int] = []
     for position, parameter in zip(positions, parameters(audit.subject), strict=False):
         if position is None or example.values[position] is not None:
             continue
         if _LENGTHS.fullmatch(parameter.name):
             yield from _packed(example, position)
         elif _may_be_tensor(audit, parameter):
-            shapes = itertools.islice(_shapes(audit, example), _MOST)
-            found = (_fitting(audit, example, position, shape) for shape in shapes)
-            yield from itertools.islice(filter(None, found), 1)
+            found = _first_fitting(audit, example, [position])
+            yield from found
+            alone += [position] * (not found)
+    if len(alone) > 1:  # a weight and a bias, both of them or none
+        yield from _first_fitting(audit, example, alone)
+
+
+def _first_fitting(audit: ExampleFacts, example: Case, positions: list[int]) -> list[Case]:
+    """Return the example with tensors of one shape at some positions, of the first shape that fits; or nothing."""
+    shapes = itertools.islice(_shapes(audit, example), _MOST)
+    found = (_fitting(audit, example, positions, shape) for shape in shapes)
+    return list(itertools.islice(filter(None, found), 1))
 
 
 def _may_be_tensor(audit: ExampleFacts, parameter: inspect.Parameter) -> bool:
@@ -128,32 +138,35 @@ def _shapes(audit: ExampleFacts, example: Case) -> Iterator[Shape]:
     yield from (shape for shape in found if shape and 0 not in shape)
 
 
-def _with_tensor(example: Case, position: int, shape: Shape) -> Case:
+def _with_tensors(example: Case, positions: list[int], shape: Shape) -> Case:
     dtype = example.tensors[0].dtype
-    value = make_tensor("float", shape, None, dtype, torch.Generator().manual_seed(position)) / 2
-    text = f"a tensor of shape {shape} for {example.names[position]}"
-    return example.with_values({position: value}, text, wrt=(*example.wrt, position))
+    made = {p: make_tensor("float", shape, None, dtype, torch.Generator().manual_seed(p)) / 2 for p in positions}
+    names = " and ".join(example.names[p] for p in positions)
+    return example.with_values(made, f"a tensor of shape {shape} for {names}", wrt=(*example.wrt, *positions))
 
 
-def _fitting(audit: ExampleFacts, example: Case, position: int, shape: Shape) -> Case | None:
-    """Return the example with a tensor of a shape, or of the shape of its gradient, if the tensor fits."""
-    case = _with_tensor(example, position, shape)
-    value = case.values[position]
+def _fitting(audit: ExampleFacts, example: Case, positions: list[int], shape: Shape) -> Case | None:
+    """Return the example with tensors of a shape, or of the shape of their gradient, if the tensors fit."""
+    case = _with_tensors(example, positions, shape)
     with audit.events.of_first_order(case.describe(), audit.subject, case):
-        before, after = _outputs(audit, case), _outputs(audit, case.with_values({position: _last_changed(value)}))
-        if before is None or after is None or all(map(torch.equal, before, after)):
+        before = _outputs(audit, case)
+        if before is None:
             return None
+        for position in positions:
+            after = _outputs(audit, case.with_values({position: _last_changed(case.values[position])}))
+            if after is None or all(map(torch.equal, before, after)):
+                return None
         run = forward(audit.subject, case)
         try:
-            gradient = vjp(run, standard_cotangents(run.roots))[case.wrt.index(position)]
+            gradients = vjp(run, standard_cotangents(run.roots))
         except Raised as raised:
             returned = re.search(r"invalid gradient at index \d+ - got \[([\d, ]*)\]", str(raised))
             own = tuple(map(int, re.findall(r"\d+", returned[1]))) if returned else shape
-            if own != shape and math.prod(own) == value.numel():
-                return _fitting(audit, example, position, own)
+            if own != shape and math.prod(own) == math.prod(shape):
+                return _fitting(audit, example, positions, own)
             return replace(case, doubtful=True)
-    wrt = case.wrt if gradient is not None else tuple(p for p in case.wrt if p != position)
-    return replace(case, wrt=wrt)
+    given = (p for p, gradient in zip(case.wrt, gradients, strict=True) if gradient is not None or p in example.wrt)
+    return replace(case, wrt=tuple(given))
 
 
 def _outputs(audit: ExampleFacts, case: Case) -> list[Tensor] | None:

@@ -21,16 +21,16 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     That is `None` if the derivative is taken on the variant itself.
     """
     base = audit.base
-    options = values.other_numbers(with_defaults(audit), audit.words)
+    full = with_defaults(audit)
+    options = values.other_numbers(full, audit.words)
     for given in audit.given:
         yield given, None
-    for case in (*without_optional(audit), *with_optional(audit)):
+    for case in (*without_optional(audit), *with_optional(audit), *values.some_ignored(full)):
         yield case, None
     for cases in (
         *([options] if audit.blocks else ()),  # each is a kernel of its own
         sizes.around_blocks(base, audit.blocks),
         values.other_values(base),
-        values.some_ignored(with_defaults(audit)),
         values.shared(base, constant_inputs(audit)),
         *([] if audit.blocks else [options]),
         sizes.other_sizes(base),

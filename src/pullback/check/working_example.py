@@ -87,7 +87,8 @@ def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset
             found.case = case if attempt(subject, case).score >= Score.RAN_BACK else None
     if found.case is None:
         return None, _why_no_example(found)
-    doubted = [replace(found.broken, label="other shapes", doubtful=True)] if found.broken is not None else []
+    is_doubted = found.broken is not None and not subject.is_interpreted  # a kernel takes shapes that it does not fit
+    doubted = [replace(found.broken, label="other shapes", doubtful=True)] if is_doubted and found.broken else []
     case = _settle(subject, found.case)
     if len(case.values) > 1 and leaves_bounds(subject, case):
         case = replace(case, doubtful=True)

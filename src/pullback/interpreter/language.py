@@ -258,6 +258,8 @@ def gather(m: Machine, src: Value, index: Value, axis: int) -> Value:
 @_builtin("cast", "to")
 def _cast(m: Machine, input: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: bool = False) -> Value:
     x = _value(m, input)
+    if dtype.is_ptr() and not x.dtype.is_ptr():
+        raise UnsupportedError("pointers from integers: not interpreted")
     if not bitcast or x.dtype == dtype:
         return cast(x, dtype, m.precision)
     if x.dtype.is_ptr() or dtype.is_ptr():

@@ -70,8 +70,14 @@ def silently_wrong(
         case=case,
         evidence=evidence,
         tail=_tail(audit, second, case),
-        hint=hint,
+        hint=_OF_KERNELS if audit.subject.is_interpreted else hint,
     )
+
+
+_OF_KERNELS = (
+    "PyTorch does not differentiate kernels: remove `once_differentiable`, if it is there, and begin the backward with "
+    "`if torch.is_grad_enabled(): raise NotImplementedError('no second derivative')`"
+)
 
 
 def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:

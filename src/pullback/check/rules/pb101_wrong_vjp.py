@@ -144,6 +144,7 @@ from pullback.check.derivative.diagnosis import (
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, flat_in, severity_of
 from pullback.check.derivative.repeatable import Unwritten
+from pullback.check.find.kernels import is_unwritten
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules._kernels import MAY_MISFIT, may_misfit
 from pullback.check.rules._reproduction import gradient_and_quotient
@@ -345,7 +346,8 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     beside_others = not audit.base.is_asked and any(g is not None for g in result.gradients)
     on_base = case.is_variant and _is_none_on_base(audit, comparison)
     constant = is_none and (audit.guessed or beside_others or on_base)
-    unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
+    unwritten = audit.subject.is_interpreted and _is_unwritten(result, comparison)
+    unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got) and not unwritten)
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.input_index)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
@@ -354,7 +356,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         "PB101",
         "info" if case.label == TINY else "warning" if unstable or unsure else "error",
         "unstable" if unstable else "wrong",
-        _message(result, comparison),
+        _message(result, comparison) + ": memory that no kernel wrote" * unwritten,
         case=result.case,
         evidence=audit.evidence(result, comparison),
         tail=gradient_and_quotient(audit, result, comparison),
@@ -366,6 +368,12 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         if beside
         else _size_hint(*first, result, comparison) or _hint(audit, result, comparison, _ratio(first[1])),
     )
+
+
+def _is_unwritten(result: FirstOrder, comparison: Comparison) -> bool:
+    """Whether what is wrong is memory that no kernel wrote."""
+    gradient = result.gradients[comparison.input_index]
+    return gradient is not None and comparison.index is not None and bool(is_unwritten(gradient)[comparison.index])
 
 
 def _may_be_right(audit: Audit, first: tuple[FirstOrder, Comparison], smallest: Comparison, is_unstable: bool) -> bool:

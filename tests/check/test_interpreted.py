@@ -73,6 +73,38 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
 
 
 @needs_interpreter
+@pytest.mark.parametrize(
+    ("name", "inputs", "expected"),
+    [
+        ("Gated", (), set()),
+        ("GatedBlocks", (), {("PB101", "error")}),
+        ("Labelled", (), set()),
+        ("LabelledAll", (), {("PB101", "error")}),
+        ("Affine", (), set()),
+        ("WrongAffine", (), {("PB101", "error")}),
+        ("Narrow", (X[:5].bfloat16(),), set()),
+    ],
+)
+def test_calls_that_no_example_makes(name, inputs, expected):
+    file = FILE.with_name("triton_variants.py")
+    report = pullback.check(f"{file}:{name}", *inputs, select=("PB101", "PB119"), budget=10)
+    assert reported(report) == expected, str(report)
+
+
+@needs_interpreter
+def test_gradient_that_no_kernel_wrote_is_told():
+    report = pullback.check(f"{FILE.with_name('triton_variants.py')}:GatedBlocks", select="PB101", budget=10)
+    assert any("memory that no kernel wrote" in finding.message for finding in report.findings)
+
+
+@needs_interpreter
+def test_axis_that_never_has_two_programs_is_told():
+    report = pullback.check(f"{FILE}:Swish", X[:5], select="PB908", budget=0.1)
+    (found,) = (finding for finding in report.findings if finding.rule == "PB908")
+    assert re.search(r"`forward_kernel` \(swish_by_triton\.py:\d+\) never has two programs along axis 0", found.message)
+
+
+@needs_interpreter
 def test_ops_and_their_backwards_are_interpreted():
     report = pullback.check(str(FILE.with_name("triton_ops.py")), select=("PB101", "PB9"), budget=5)
     assert {subject.name: subject.status for subject in report.subjects} == {
@@ -325,6 +357,7 @@ def test_sizes_around_the_largest_block():
         *("size 5 -> 17", "size 3 -> 17"),
         *("size 5 -> 15", "size 3 -> 15"),
         *("size 5 -> 33", "size 3 -> 33"),
+        *("size 5 -> 34", "size 3 -> 34"),
         *("size 5 -> 9", "size 3 -> 9"),
     ]
     assert list(around_blocks(case(torch.randn(3, 5)), set())) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 import triton.language as tl  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 
-from pullback.interpreter.errors import KernelError  # noqa: E402
+from pullback.interpreter.errors import KernelError, UnsupportedError  # noqa: E402
 from pullback.interpreter.worlds import World  # noqa: E402
 from tests.interpreter.launching import launch  # noqa: E402
 
@@ -241,6 +242,17 @@ def test_products_as_written_round_to_tf32_unless_told_otherwise(how, most, leas
     assert least < error < most
 
 
+def test_tf32_is_what_a_kernel_asks_for_and_rounds_wide_worlds_too():
+    a, b = doubles(16, 32).float(), doubles(32, 16, seed=1).float()
+    right = a.double() @ b.double()
+    errors = []
+    for settings in ({"is_wide": True}, {"rounds_tf32": False}):
+        c = torch.zeros(16, 16)
+        launch(product, a, b, c, M=16, K=32, N=16, HOW="tf32", world=World(lifts=False, **settings))
+        errors.append(((c - right).norm() / right.norm()).item())
+    assert errors[0] > 1e-4 > 1e-5 > errors[1]
+
+
 @triton.jit
 def casts(x, out16, out_b, out_8, N: tl.constexpr):
     i = tl.arange(0, N)
@@ -351,6 +363,46 @@ def with_assembly(x):
 @triton.jit
 def unfit(x, N: tl.constexpr):
     tl.store(x + tl.arange(0, N), tl.zeros((2 * N,), tl.float32))
+
+
+@triton.jit
+def of_addresses(x, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(x + i, tl.load(x + i).to(tl.int64).to(tl.pointer_type(tl.float32)))
+
+
+@triton.jit
+def with_a_rare_function(x, N: tl.constexpr):
+    tl.store(x + tl.arange(0, N), libdevice.rcbrt(tl.load(x + tl.arange(0, N))))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (of_addresses, "pointers from integers: not interpreted"),
+        (with_a_rare_function, r"libdevice\.rcbrt: not interp"),
+    ],
+)
+def test_what_the_interpreter_lacks_is_told_from_what_triton_refuses(kernel, message):
+    with pytest.raises(UnsupportedError, match=message):
+        launch(kernel, doubles(4), N=4)
+
+
+class Row(NamedTuple):
+    pointer: torch.Tensor
+    length: int
+
+
+@triton.jit
+def doubled_row(row, y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(y + i, 2 * tl.load(row.pointer + i, mask=i < row.length, other=0.0))
+
+
+def test_named_tuples_are_arguments():
+    x, y = doubles(5), torch.zeros(8, dtype=torch.float64)
+    launch(doubled_row, Row(x, 5), y, N=8)
+    assert torch.equal(y, torch.cat([2 * x, torch.zeros(3, dtype=torch.float64)]))
 
 
 @pytest.mark.parametrize(

@@ -116,3 +116,12 @@ def test_smallest_code_is_a_script_that_shows_the_difference(judged):
     numbers = [float(text.rsplit(" ", 1)[1]) for text in output.split(",")]
     assert numbers[0] == pytest.approx(1.25 * numbers[1])
     assert gradient.startswith("result 1")
+
+
+@needs_interpreter
+def test_kernels_that_round_in_fewer_digits_than_their_inputs_are_wrong(judged):
+    rounded = "tl.store(y + i, (a.to(tl.float16) * a.to(tl.float16)).to(tl.float32), mask=i < n)"
+    found = judged(rounded, X)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "precision"), found
+    assert "in float32, as the kernels are written, output 0" in found.reasons[0].message
+    assert judged(STORE, X).is_right

@@ -175,3 +175,33 @@ def test_tensors_cross_the_pipe(dtype):
 def test_forged_tensor_is_refused(forged):
     with pytest.raises(ValueError, match="tensor"):
         received(forged)
+
+
+def test_modules_that_pytorch_imports_are_no_patches():
+    def candidate(x):
+
+        return x * x * x
+
+    assert pullback.judge(candidate, cube, normal(3)).is_right
+
+
+def test_reference_that_is_loaded_by_its_path_is_read(tmp_path):
+    (tmp_path / "reference.py").write_text("def formula(x):\n    return x**3\n")
+    (tmp_path / "candidate.py").write_text(
+        "import importlib.util\n\n\ndef late(x):\n"
+        f"    spec = importlib.util.spec_from_file_location('other', {str(tmp_path / 'reference.py')!r})\n"
+        "    module = importlib.util.module_from_spec(spec)\n"
+        "    spec.loader.exec_module(module)\n"
+        "    return module.formula(x)\n"
+    )
+    verdict = pullback.judge(f"{tmp_path}/candidate.py:late", f"{tmp_path}/reference.py:formula", normal(3))
+    assert kinds(verdict) & {"reads-reference", "calls-reference"}
+    assert verdict.verdict == "cheats"
+
+
+def test_numbers_at_their_defaults_are_varied():
+    def reference(x, scale=2.0):
+        return x * scale
+
+    assert pullback.judge(lambda x, scale=2.0: scale * x, reference, normal(3)).is_right
+    assert "settings" in kinds(pullback.judge(lambda x, scale=2.0: 2 * x, reference, normal(3)))

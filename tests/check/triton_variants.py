@@ -1,0 +1,173 @@
+"""Functions whose faults show in calls that an example does not make."""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 16
+
+
+@triton.jit
+def gated_kernel(x, g, y, half, IS_BACK: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    a = tl.load(x + row * 2 * half + i, mask=i < half, other=0.0)
+    b = tl.load(x + row * 2 * half + half + i, mask=i < half, other=0.0)
+    if IS_BACK:
+        d = tl.load(g + row * half + i, mask=i < half, other=0.0)
+        tl.store(y + row * 2 * half + i, b * d, mask=i < half)
+        tl.store(y + row * 2 * half + half + i, a * d, mask=i < half)
+    else:
+        tl.store(y + row * half + i, a * b, mask=i < half)
+
+
+class Gated(torch.autograd.Function):
+    """The product of both halves of rows of even length."""
+
+    rounds_up = True
+
+    @classmethod
+    def launch(cls, x, g):
+        rows, columns = x.shape
+        assert columns % 2 == 0
+        half = columns // 2
+        y = x.new_empty(rows, half if g is None else columns)
+        blocks = triton.cdiv(half, BLOCK) if cls.rounds_up or g is None else max(half // BLOCK, 1)
+        gated_kernel[(rows, blocks)](x, x if g is None else g, y, half, g is not None, BLOCK=BLOCK)
+        return y
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        return Gated.launch(x, None)
+
+    @staticmethod
+    def backward(ctx, g):
+        return Gated.launch(*ctx.saved_tensors, g.contiguous())
+
+
+class GatedBlocks(Gated):
+    """Its backward leaves out the last block that is not full."""
+
+    rounds_up = False
+
+    @staticmethod
+    def backward(ctx, g):
+        return GatedBlocks.launch(*ctx.saved_tensors, g.contiguous())
+
+
+@triton.jit
+def pick_kernel(x, labels, y, columns, ignored, IS_BACK: tl.constexpr, IS_CHECKED: tl.constexpr):
+    row = tl.program_id(0)
+    label = tl.load(labels + row)
+    is_kept = label != ignored
+    at = row * columns + tl.where(is_kept, label, 0)
+    if IS_BACK:
+        if is_kept | (not IS_CHECKED):
+            tl.store(y + at, 2 * tl.load(x + at))
+    else:
+        a = tl.load(x + at)
+        tl.store(y + row, tl.where(is_kept, a * a, 0.0))
+
+
+class Labelled(torch.autograd.Function):
+    """The square of the element of each row that its label tells, or 0."""
+
+    is_checked = True
+
+    @staticmethod
+    def forward(ctx, x, labels, ignore_index=-100):
+        x, labels = x.contiguous(), labels.contiguous()
+        ctx.save_for_backward(x, labels)
+        ctx.ignored = ignore_index
+        y = x.new_empty(len(x))
+        pick_kernel[(len(x),)](x, labels, y, x.shape[1], ignore_index, False, True)
+        return y
+
+    @classmethod
+    def differentiate(cls, ctx, g):
+        x, labels = ctx.saved_tensors
+        slope = torch.zeros_like(x)
+        pick_kernel[(len(x),)](x, labels, slope, x.shape[1], ctx.ignored, True, cls.is_checked)
+        return slope * g[:, None], None, None
+
+    @staticmethod
+    def backward(ctx, g):
+        return Labelled.differentiate(ctx, g)
+
+
+class LabelledAll(Labelled):
+    """Its backward differentiates the first element of a row whose label is ignored."""
+
+    is_checked = False
+
+    @staticmethod
+    def backward(ctx, g):
+        return LabelledAll.differentiate(ctx, g)
+
+
+@triton.jit
+def affine_kernel(x, w, b, y, columns, HAS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    a = tl.load(x + row * columns + i, mask=i < columns)
+    if HAS:
+        a = a * tl.load(w + i, mask=i < columns) + tl.load(b + i, mask=i < columns)
+    tl.store(y + row * columns + i, a, mask=i < columns)
+
+
+class Affine(torch.autograd.Function):
+    """x, or x w + b with weight and bias, which come together."""
+
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx, x, weight=None, bias=None):
+        assert (weight is None) == (bias is None)
+        assert x.ndim == 2
+        x = x.contiguous()
+        weight = weight if weight is None else weight.contiguous()
+        bias = bias if bias is None else bias.contiguous()
+        assert weight is None or weight.shape == bias.shape == x.shape[1:]
+        ctx.save_for_backward(x, weight)
+        y = torch.empty_like(x)
+        affine_kernel[(len(x),)](
+            x, weight, bias, y, x.shape[1], weight is not None, BLOCK=triton.next_power_of_2(x.shape[1])
+        )
+        return y
+
+    @classmethod
+    def differentiate(cls, ctx, g):
+        x, weight = ctx.saved_tensors
+        if weight is None:
+            return g, None, None
+        return g * weight, (g * x).sum(0), cls.factor * g.sum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return Affine.differentiate(ctx, g)
+
+
+class WrongAffine(Affine):
+    factor = 1.5
+
+    @staticmethod
+    def backward(ctx, g):
+        return WrongAffine.differentiate(ctx, g)
+
+
+class Narrow(torch.autograd.Function):
+    """2 x; its backward insists on 16 bits, on a GPU as here."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.dtype = x.dtype
+        y = torch.empty_like(x)
+        affine_kernel[(1,)](x.contiguous(), x, x, y, x.numel(), False, BLOCK=triton.next_power_of_2(max(x.numel(), 1)))
+        return 2 * y
+
+    @staticmethod
+    def backward(ctx, g):
+        assert g.dtype in (torch.float16, torch.bfloat16)
+        return 2 * g

@@ -16,6 +16,7 @@ from pullback.check.case import make_case
 from pullback.check.cases.sizes import around_blocks, keeps_ratios, keeps_sizes, parted_sizes, resized
 from pullback.check.find.discover import discover
 from pullback.check.find.kernels import _file_uses_triton, _module_uses_triton
+from pullback.check.numeric.scaled import _changes
 from pullback.check.run_audit import unaudited
 from pullback.check.subject import Subject
 from pullback.report.model import Location
@@ -89,6 +90,21 @@ def test_calls_that_no_example_makes(name, inputs, expected):
     file = FILE.with_name("triton_variants.py")
     report = pullback.check(f"{file}:{name}", *inputs, select=("PB101", "PB119"), budget=10)
     assert reported(report) == expected, str(report)
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("x", "labels"),
+    [
+        (X.abs(), ["inputs times 1", "x times 10", "x times 30", "inputs times 100"]),
+        (X.sigmoid(), ["inputs times 1"]),
+        (X / X.norm(), ["inputs times 1"]),
+    ],
+)
+def test_numbers_that_a_kernel_may_rely_on_are_not_scaled(x, labels):
+    subject = Subject("Op", "function", None, Location("op.py", 1), is_interpreted=True)
+    base = case(x)
+    assert [change(base, amount).label for change, amount, _ in _changes(subject, base)] == labels
 
 
 @needs_interpreter

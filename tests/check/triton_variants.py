@@ -111,14 +111,14 @@ class LabelledAll(Labelled):
 def affine_kernel(x, w, b, y, columns, HAS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     i = tl.arange(0, BLOCK)
-    a = tl.load(x + row * columns + i, mask=i < columns)
+    a = 2 * tl.load(x + row * columns + i, mask=i < columns)
     if HAS:
         a = a * tl.load(w + i, mask=i < columns) + tl.load(b + i, mask=i < columns)
     tl.store(y + row * columns + i, a, mask=i < columns)
 
 
 class Affine(torch.autograd.Function):
-    """x, or x w + b with weight and bias, which come together."""
+    """2 x, or 2 x w + b with weight and bias, which come together."""
 
     factor = 1.0
 
@@ -141,8 +141,8 @@ class Affine(torch.autograd.Function):
     def differentiate(cls, ctx, g):
         x, weight = ctx.saved_tensors
         if weight is None:
-            return g, None, None
-        return g * weight, (g * x).sum(0), cls.factor * g.sum(0)
+            return 2 * g, None, None
+        return 2 * g * weight, 2 * (g * x).sum(0), cls.factor * g.sum(0)
 
     @staticmethod
     def backward(ctx, g):
@@ -165,7 +165,7 @@ class Narrow(torch.autograd.Function):
         ctx.dtype = x.dtype
         y = torch.empty_like(x)
         affine_kernel[(1,)](x.contiguous(), x, x, y, x.numel(), False, BLOCK=triton.next_power_of_2(max(x.numel(), 1)))
-        return 2 * y
+        return y
 
     @staticmethod
     def backward(ctx, g):

@@ -144,10 +144,14 @@ def scaled(subject: Subject, base: Case, leaves_out: Callable[[Case], bool] = la
 def _changes(subject: Subject, base: Case) -> Iterator[tuple[Change, float, torch.dtype]]:
     if subject.is_interpreted:
         yield _times, 1.0, torch.float32
-        gates = [p for p in base.wrt if base.values[p].ndim and _has_one_sign(base.values[p])]
+        several = any(t.numel() > 1 for t in base.tensors)
+        tensors = [p for p in base.wrt if base.values[p].ndim and not (several and base.values[p].numel() == 1)]
+        free = [p for p in tensors if not _is_bounded(base.values[p])]
+        gates = [p for p in free if _has_one_sign(base.values[p])]
         for p, factor in itertools.product(gates, _GATE_FACTORS):
             yield functools.partial(_times_alone, p), factor, torch.float32
-        yield _times, _FACTORS[2], torch.float32
+        if free:
+            yield functools.partial(_times_some, free), _FACTORS[2], torch.float32
         return
     yield from ((_times, factor, torch.float32) for factor in _FACTORS)
     yield from ((_times, factor, dtype) for dtype in (torch.bfloat16, torch.float16) for factor in _NARROW_FACTORS)
@@ -184,6 +188,16 @@ def measured(
 
 def _times(base: Case, factor: float) -> Case:
     return _changed(base, lambda t: t * factor, f"inputs times {factor:.6g}")
+
+
+def _times_some(positions: list[int], base: Case, factor: float) -> Case:
+    return base.with_values({p: base.values[p] * factor for p in positions}, f"inputs times {factor:.6g}")
+
+
+def _is_bounded(t: Tensor) -> bool:
+    """Whether a kernel may rely on the size of numbers: they are shares, or rows of length 1."""
+    lengths = t.square().sum(-1)
+    return bool(((t >= 0) & (t <= 1)).all()) or torch.allclose(lengths, torch.ones_like(lengths), rtol=1e-3)
 
 
 def _has_one_sign(t: Tensor) -> bool:

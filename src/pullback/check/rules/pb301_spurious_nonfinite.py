@@ -26,7 +26,7 @@ and a hundred times the example (an info); there the same function in float32 mu
 
 Triton kernels that are interpreted run as they are written, against a run in float64: on the example, on a hundred
 times it, and with each input of one sign alone 10 and 30 times as large, since such inputs may be gates, which kernels
-add up before `exp`.
+add up before `exp`. Numbers from 0 to 1, and rows of length 1, stay: a kernel may rely on them.
 
 ## Bad
 ```python

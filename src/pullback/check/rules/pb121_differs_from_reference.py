@@ -114,7 +114,8 @@ def _differences(audit: Audit, result: FirstOrder) -> Iterator[Finding]:
         yield audit.finding("PB121", "error", "wrong", what, case=result.case)
         return
     got = [*(out.detach() for out in outputs), *result.gradients]
-    right = bands(reference, result.case, _precision(got), audit.generator, result.case.extreme)
+    scales = _scales(audit.base_result)
+    right = bands(reference, result.case, _precision(got), audit.generator, result.case.extreme, scales)
     for k, (band, value) in enumerate(zip(right, got, strict=True)):
         if k < len(outputs):
             name = f"output {k}"
@@ -157,6 +158,12 @@ def _difference(
         tail=[*lines, f"print('got', got{subscript(index)}.item(){part}, 'and the reference', {source_of(expected)})"],
         hint="derive forward and backward from one formula; a formula that is meant to differ is no reference",
     )
+
+
+def _scales(base: FirstOrder | None) -> list[float]:
+    """What is a large element of each output and gradient, on the example: of a variant all may cancel to 0."""
+    found = [] if base is None else [*base.run.outputs, *base.gradients]
+    return [float(as_real(t).abs().max()) if t is not None and t.numel() else 0.0 for t in found]
 
 
 def _with(case: Case) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases import sizes, values
-from pullback.check.find.kernels import recording, uses_triton
+from pullback.check.find.kernels import is_unwritten, recording, uses_triton
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
 
@@ -266,7 +266,7 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
     """Return a variant, as doubtful if its sizes break a relation of the example's; `None` if kernels show that.
 
     Kernels check nothing. With sizes that do not fit each other they leave the bounds, and read what is not theirs,
-    from which no gradient is right; or they stay within, and what they compute may be meaningless.
+    from which no gradient is right; or they leave results unwritten; or what they compute may be meaningless.
     """
     before, after = audit.base.all_tensors, case.all_tensors
     if not audit.subject.is_interpreted or all(before[p].shape == after[p].shape for p in before.keys() & after.keys()):
@@ -279,12 +279,19 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
             run = run_in_world(audit, case)
             if run is not None and _outside(run) and not (fits and even and _leaves_bounds(audit, case, even)):
                 return None
+            if run is not None and not fits and _is_unwritten(run):
+                return None
     return case if fits else replace(case, doubtful=True)
 
 
 def _leaves_bounds(audit: ExampleFacts, case: Case, change: dict[int, int]) -> bool:
     run = run_in_world(audit, sizes.resized(case, change))
     return run is not None and bool(_outside(run))
+
+
+def _is_unwritten(run: KernelRun) -> bool:
+    """Whether a result holds memory that no kernel wrote."""
+    return any(t is not None and bool(is_unwritten(t).any()) for t in run.results)
 
 
 def _outside(run: KernelRun) -> frozenset[Place]:

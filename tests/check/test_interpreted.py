@@ -252,7 +252,7 @@ def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")
     assert re.fullmatch(
-        r"no call of the audit leads everywhere in its kernels: "
+        r"no call of the audit goes everywhere in its kernels: "
         r'`if FAULT == "bounds".*` \(swish_by_triton.py:\d+\) is always false; '
         r'`if FAULT == "formula"` \(swish_by_triton.py:\d+\) is always false',
         told,

@@ -120,7 +120,8 @@ def _from_given(
     candidates = (layouts.widened(unshared), unshared)
     valid = (case for case in candidates if Audit(subject, options, case, [], events).is_valid(case))
     base = next(valid, working[0])
-    if base is candidates[0] and _refuses_back(subject, base) and not _refuses_back(subject, unshared):
+    is_wider = base is candidates[0] and [t.dtype for t in base.tensors] != [t.dtype for t in unshared.tensors]
+    if is_wider and _refuses_back(subject, base) and not _refuses_back(subject, unshared):
         base = unshared  # its backward insists on a dtype
     is_other = any(a is not b for a, b in zip(base.tensors, working[0].tensors, strict=True))
     return Audit(subject, options, base, working if is_other else working[1:], events, skip), ""

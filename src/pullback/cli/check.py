@@ -25,6 +25,7 @@ from pullback.cli.reporting import Reporting, reporting
 @click.option("--diff", is_flag=True, help="Print what --fix would change; exit with 1 if any.")
 @click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may change intended behaviour.")
 @reporting
+@click.help_option("-h", "--help", hidden=True)  # the rest fits a screen of 24 lines
 def check(
     targets: tuple[str, ...],
     inputs: str | None,

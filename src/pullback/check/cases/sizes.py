@@ -185,14 +185,13 @@ def fit(base: Case, case: Case) -> bool:
 
 
 def _factors(tensors: Iterable[Tensor], numbers: set[int]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of sizes whose product may be another size on purpose: heads and their width, in one tensor.
+    """Yield pairs of sizes, or whole numbers, whose product may be another size on purpose: heads and their width.
 
-    Or one is an argument, as a number of heads. That 4 · 4 is the 16 of a tensor of shape (4, 16) is a coincidence.
+    A square counts if a tensor has the size twice: that 4 · 4 is the 16 of a tensor of shape (4, 16) is a coincidence.
     """
     shapes = [[n for n in t.shape if n > 1] for t in tensors]
-    yield from {pair for shape in shapes for pair in combinations(sorted(shape), 2)}
-    sizes = {n for shape in shapes for n in shape}
-    yield from ((a, b) for a in numbers if a > 1 for b in sizes | numbers)
+    yield from combinations({n for shape in shapes for n in shape} | {n for n in numbers if n > 1}, 2)
+    yield from ((n, n) for shape in shapes for n in shape if shape.count(n) > 1)
 
 
 def _are_joined(tensors: Iterable[Tensor]) -> bool:

@@ -400,6 +400,9 @@ def test_variants_whose_sizes_fit_each_other():
 def test_products_and_indices_do_not_change_alone():
     heads = case(torch.randn(3, 8), torch.randn(2, 4))
     assert not keeps_sizes(heads, resized(heads, {8: 17}))
+    shared_key = case(torch.randn(3, 16, 5), torch.randn(3, 1, 5))
+    assert keeps_sizes(shared_key, resized(shared_key, {1: 2}))
+    assert not keeps_sizes(shared_key, resized(shared_key, {1: 7}))
     numbered = case(torch.randn(3, 8), torch.randn(4), 2)
     assert not keeps_sizes(numbered, resized(numbered, {8: 17}))
     by_chance = case(torch.randn(4, 16), torch.randn(16))

@@ -13,9 +13,9 @@ import linecache
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 from types import FunctionType
 
 import torch
@@ -157,7 +157,7 @@ def keeps_sizes(base: Case, case: Case) -> bool:
 def fit(base: Case, case: Case) -> bool:
     """Whether sizes that are equal in the example, in whatever tensors and numbers, are equal in a variant.
 
-    A size that is a product or a multiple of others still is.
+    A size that is a product or a multiple of others still is, and a dimension of which another tensor's is a multiple.
     """
     before, after = base.all_tensors, case.all_tensors
     if case.doubtful or any(t.shape and not t.numel() for t in after.values()):
@@ -176,12 +176,22 @@ def fit(base: Case, case: Case) -> bool:
     moved = {old: new for old, new in change.items() if old != new}
     if not moved:
         return True
+    if not _keeps_groups(before, after):
+        return False
     if 1 in moved and _are_joined(before.values()):
         return False
     divides = all(new % m == 0 for n, m in numbers for old, new in moved.items() if old % n == 0)
     every = {**change, **dict(numbers)}
     pairs = _factors(before.values(), {n for n, _ in numbers})
     return divides and all(a * b not in every or every[a * b] == every[a] * every[b] for a, b in pairs)
+
+
+def _keeps_groups(before: Mapping[int, Tensor], after: Mapping[int, Tensor]) -> bool:
+    """Whether a dimension that is a multiple of another tensor's still is, or divides it: heads that share a key."""
+    pairs = [(p, q) for p, q in permutations(before.keys() & after.keys(), 2) if before[p].ndim == before[q].ndim]
+    dims = [(before[p].shape[d], before[q].shape[d], after[p].shape[d], after[q].shape[d])
+            for p, q in pairs for d in range(before[p].ndim)]  # fmt: skip
+    return all(new % more == 0 or more % new == 0 for old, many, new, more in dims if many > old > 0 and many % old == 0)
 
 
 def _factors(tensors: Iterable[Tensor], numbers: set[int]) -> Iterator[tuple[int, int]]:

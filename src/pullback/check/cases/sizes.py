@@ -191,7 +191,9 @@ def _keeps_groups(before: Mapping[int, Tensor], after: Mapping[int, Tensor]) -> 
     pairs = [(p, q) for p, q in permutations(before.keys() & after.keys(), 2) if before[p].ndim == before[q].ndim]
     dims = [(before[p].shape[d], before[q].shape[d], after[p].shape[d], after[q].shape[d])
             for p, q in pairs for d in range(before[p].ndim)]  # fmt: skip
-    return all(new % more == 0 or more % new == 0 for old, many, new, more in dims if many > old > 0 and many % old == 0)
+    return all(
+        new % more == 0 or more % new == 0 for old, many, new, more in dims if many > old > 0 and many % old == 0
+    )
 
 
 def _factors(tensors: Iterable[Tensor], numbers: set[int]) -> Iterator[tuple[int, int]]:

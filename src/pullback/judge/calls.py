@@ -204,6 +204,9 @@ class Calls:
             kept = self._kept(self.fresh(base).with_values(new)) if new else None
             if kept is not None:
                 yield Call(kept, label, "values")
+        offsets = {p: torch.where(torch.arange(len(t)) == 2, t[1], t) for p, t in whole.items() if _rises(t)}
+        if offsets:
+            yield Call(self.fresh(base).with_values(offsets), "a part is empty", "values", is_extreme=True)
         named = {p: t for p, t in whole.items() if _LABELS.search(base.names[p]) and t.dtype == torch.int64}
         if named:
             some = {p: torch.where(_where(0.4, t, self._draw), _IGNORED, t) for p, t in named.items()}
@@ -259,13 +262,27 @@ class Calls:
         if is_permutation(example):
             order = torch.rand(like.shape, generator=self._draw).argsort(-1).to(like.dtype)
             return order if is_permutation(like) else like
+        if _rises(example):
+            return self._rising(like)
         picked = torch.randint(like.numel(), like.shape, generator=self._draw)
         new = like.flatten()[picked] if like.ndim else like
         is_sorted = example.ndim == 1 and example.numel() > 3 and bool((example.diff() >= 0).all())
         return new.sort().values if is_sorted else new
 
+    def _rising(self, like: Tensor) -> Tensor:
+        """Other numbers between the first and the last, each above the one before: no part is empty."""
+        low, high = int(like[0]), int(like[-1])
+        inner = 1 + torch.randperm(max(high - low - 1, 0), generator=self._draw)[: like.numel() - 2].sort().values
+        fits = _rises(like) and inner.numel() == like.numel() - 2
+        return torch.cat([like[:1], low + inner.to(like.dtype), like[-1:]]) if fits else like
+
     def _between(self, low: int, high: int) -> int:
         return int(torch.randint(low, high, (), generator=self._draw))
+
+
+def _rises(t: Tensor) -> bool:
+    """Whether whole numbers are offsets, each above the one before."""
+    return t.ndim == 1 and t.numel() > 3 and bool((t.diff() > 0).all())
 
 
 def _range(t: Tensor) -> tuple[float, float]:

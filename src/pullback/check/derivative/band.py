@@ -220,8 +220,10 @@ def _band(
         # Terms of the ordinary size may cancel inside, as in s (g - <s, g>) where a softmax is saturated; those that
         # went through an exponential are off by as many roundings as their exponent is large.
         usual = scale if scale is not None else float(size.nan_to_num(nan=0.0, posinf=0.0).amax())
-        largest = max((float(t.abs().nan_to_num(posinf=0.0).max()) for t in case.tensors if t.numel()), default=0.0)
-        reach = reach + precision.cancelled * info.eps * usual * (1 + min(largest, _LARGE))
+        sizes = [float(t.abs().nan_to_num(posinf=0.0).max()) for t in case.tensors if t.numel()]
+        largest = max(sizes, default=0.0) ** (2 if is_extreme and len(sizes) > 1 else 1)  # a score is a product of two
+        most = _LARGE**3 if is_extreme else _LARGE
+        reach = reach + precision.cancelled * info.eps * usual * (1 + min(largest, most))
     low, high = low - reach, high + reach
     unknown = ~torch.isfinite(low) | ~torch.isfinite(high)
     low[unknown] = high[unknown] = torch.nan

@@ -85,9 +85,25 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 why = f"could not be decided: the reference raises: {error}"
                 yield audit.finding("PB121", "info", "inconclusive", why, case=result.case)
             continue
-        yield from found[:1]
-        if found:
+        if found and not _is_isolated(audit, result):
+            yield found[0]
             return
+
+
+def _is_isolated(audit: Audit, result: FirstOrder) -> bool:
+    """Whether a variant differs at these points alone: at ties, of which any may win."""
+    case = result.case
+    if not case.is_variant or any(t.is_complex() for t in case.tensors):
+        return False
+    noise = torch.Generator().manual_seed(0)
+    moved = case.map_inputs(
+        lambda t: t + 1e-6 * torch.randn(t.shape, dtype=t.dtype, generator=noise), f"{case.label}, moved"
+    )
+    try:
+        beside = audit.compare(moved)
+        return beside is not None and beside.error is None and not list(_differences(audit, beside))
+    except Raised:
+        return False
 
 
 def _differences(audit: Audit, result: FirstOrder) -> Iterator[Finding]:

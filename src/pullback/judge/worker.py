@@ -350,7 +350,7 @@ class Runner:
 
 
 def _irregular(world: World, results: Sequence[Tensor | None]) -> str:
-    """Say what kernels did to memory that no right one does; that results are unwritten in part, but not wholly."""
+    """Describe the first irregular access to memory, or a result that is unwritten in part; "" if there is none."""
     for one in world.irregularities:
         return f"kernel {one.kernel} ({Path(one.file).name}:{one.line}), program {one.program}: {one.what}"
     for t in results:

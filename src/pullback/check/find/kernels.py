@@ -128,7 +128,7 @@ def is_possible() -> bool:
 def _enter() -> None:
     from pullback import interpreter
 
-    if interpreter.is_possible():
+    if is_possible():
         interpreter.enter()
 
 

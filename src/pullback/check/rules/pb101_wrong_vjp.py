@@ -371,7 +371,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
 
 
 def _is_unwritten(result: FirstOrder, comparison: Comparison) -> bool:
-    """Whether what is wrong is memory that no kernel wrote."""
+    """Whether the wrong element of a gradient is memory that no kernel wrote."""
     gradient = result.gradients[comparison.input_index]
     return gradient is not None and comparison.index is not None and bool(is_unwritten(gradient)[comparison.index])
 

@@ -177,7 +177,7 @@ def _difference(
 
 
 def _scales(base: FirstOrder | None) -> list[float]:
-    """What is a large element of each output and gradient, on the example: of a variant all may cancel to 0."""
+    """The largest element of each output and gradient of the example: those of a variant may all cancel to 0."""
     found = [] if base is None else [*base.run.outputs, *base.gradients]
     return [float(as_real(t).abs().max()) if t is not None and t.numel() else 0.0 for t in found]
 

@@ -142,6 +142,9 @@ def _of_package(package: Package) -> list[Row]:
 
 def wanted(only: str | None) -> list[Package]:
     """Return the packages of these names, separated by commas, or all; without those that can be had from nowhere."""
+    names = {p.name for p in PACKAGES}
+    if unknown := set(only.split(",") if only else ()) - names:
+        raise SystemExit(f"no package {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}")
     chosen = [p for p in PACKAGES if not only or p.name in only.split(",")]
     lacking = [p for p in chosen if p.name in _FROM_A_CHECKOUT and not _on_path(p)]
     for package in lacking:

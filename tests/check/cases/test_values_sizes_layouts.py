@@ -230,6 +230,16 @@ def test_labels_of_a_loss_stay_labels_at_a_larger_size(labels):
     assert set(resized.flatten().tolist()) == set(labels.flatten().tolist())
 
 
+def test_a_new_size_keeps_shares_and_rows_of_length_1():
+    rows = torch.nn.functional.normalize(normal(7, 4), dim=-1)
+    shares, rows = sizes.resized(case(normal(7, 4).sigmoid(), rows), {7: 30}).tensors
+    assert shares.min() >= 0
+    assert shares.max() <= 1
+    torch.testing.assert_close(rows.norm(dim=-1), torch.ones(30, dtype=rows.dtype))
+    assert rows.unique(dim=0).shape == rows.shape
+
+
+
 def test_a_flag_may_ask_for_what_an_argument_stands_in_for():
     for indices, doubtful in ((torch.zeros(1, dtype=torch.int32), True), (torch.tensor([2, 0, 1]), False)):
         call = make_case((normal(3, 5), indices, False), {}, ["x", "indices", "has_indices"])

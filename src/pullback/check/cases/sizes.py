@@ -24,7 +24,7 @@ from torch.nn import Module
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.repro import GAP, source_of
-from pullback.check.cases.structure import are_distinct, is_permutation, is_structured, partitions
+from pullback.check.cases.structure import are_distinct, has_unit_rows, is_permutation, is_structured, partitions
 from pullback.dtypes import has_derivative
 
 PRIMES = (2, 7, 11)
@@ -403,14 +403,17 @@ def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
 def _shuffled(t: Tensor) -> Tensor:
     """Return a tensor with its elements shuffled and slightly apart: repeated rows would make matrices singular.
 
-    Zeros and ones, and signs, stay what they are: they may be the labels of a loss.
+    Zeros and ones, and signs, stay what they are: they may be the labels of a loss. What is at most 1 in magnitude
+    stays so, as shares do, and rows of length 1 keep it.
     """
     shuffled = t.flatten()[torch.randperm(t.numel(), generator=torch.Generator().manual_seed(0))]
     if bool(((t == 0) | (t.abs() == 1)).all()):
         return shuffled.reshape(t.shape)
-    # Factors from 1 to 1 + 12/64. Equal rows get other factors, unless 13 divides their length.
-    apart = 1 + torch.arange(t.numel()) % 13 / 64
-    return (shuffled * apart).reshape(t.shape).to(t.dtype)
+    # Factors from 52/64 to 1, or from 1 to 76/64. Equal rows get other factors, unless 13 divides their length.
+    step = -1 if bool((t.abs() <= 1).all()) else 1
+    apart = 1 + step * (torch.arange(t.numel()) % 13) / 64
+    moved = (shuffled * apart).reshape(t.shape).to(t.dtype)
+    return torch.nn.functional.normalize(moved, dim=-1) if has_unit_rows(t) else moved
 
 
 def _mirrored(t: Tensor, like: Tensor) -> Tensor:

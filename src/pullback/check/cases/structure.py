@@ -22,9 +22,14 @@ def is_structured(t: Tensor) -> bool:
         return False
     if is_fixed(t) or (t.ndim >= 2 and t.shape[-1] == t.shape[-2] and torch.allclose(t, t.mH)):
         return True
-    sums, lengths = t.sum(-1), t.abs().square().sum(-1)
-    one = torch.ones_like(sums)
-    return torch.allclose(sums, one) or torch.allclose(lengths, one.real.to(lengths.dtype))
+    sums = t.sum(-1)
+    return torch.allclose(sums, torch.ones_like(sums)) or has_unit_rows(t)
+
+
+def has_unit_rows(t: Tensor) -> bool:
+    """Whether each row, of two numbers or more, has length 1, up to the rounding of 16 bits."""
+    lengths = t.abs().square().sum(-1) if t.ndim and t.shape[-1] > 1 else t.new_zeros(())
+    return torch.allclose(lengths, torch.ones_like(lengths), rtol=1e-3)
 
 
 def is_fixed(t: Tensor) -> bool:

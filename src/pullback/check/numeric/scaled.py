@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases.layouts import widened
-from pullback.check.cases.structure import is_structured
+from pullback.check.cases.structure import has_unit_rows, is_structured
 from pullback.check.find.kernels import as_written
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
@@ -196,8 +196,8 @@ def _times_some(positions: list[int], base: Case, factor: float) -> Case:
 
 def _is_bounded(name: str, t: Tensor) -> bool:
     """Whether a kernel may rely on the size of numbers: they are shares, or rows of length 1, or β of I − β w wᵀ."""
-    lengths, most = t.square().sum(-1), 2 if name.rpartition(".")[2] == "beta" else 1
-    return bool(((t >= 0) & (t <= most)).all()) or torch.allclose(lengths, torch.ones_like(lengths), rtol=1e-3)
+    most = 2 if name.rpartition(".")[2] == "beta" else 1
+    return bool(((t >= 0) & (t <= most)).all()) or has_unit_rows(t)
 
 
 def _has_one_sign(t: Tensor) -> bool:

@@ -71,10 +71,10 @@ def accumulate(x, total, HOW: tl.constexpr):
 @pytest.mark.parametrize(
     ("how", "what"),
     [
-        ("stores", "two programs store different values in element 0 of total"),
-        ("reads back", "read element 1 of total after program 1 wrote it"),
-        ("in place", "store to element 0 of x after program 3 read it"),
-        ("lanes", "two lanes of a program store different values in element 0 of total"),
+        ("stores", "it and program (1, 0, 0) store different values in element 0 of total"),
+        ("reads back", "read element 1 of total after program (1, 0, 0) wrote it"),
+        ("in place", "store to element 0 of x after program (3, 0, 0) read it"),
+        ("lanes", "two of its lanes store different values in element 0 of total"),
         ("equal", ""),
         ("atomic", ""),
         ("own", ""),

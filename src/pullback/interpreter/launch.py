@@ -75,7 +75,7 @@ class _Launch:
         self._grid = grid
         self._world = world
         self._precision = Precision.of(world)
-        self._space = Space(self._precision, self._note)
+        self._space = Space(self._precision, grid, self._note)
         self._machine = Machine(world, self._space, grid)
         self._suspects: list[Irregularity] = []
 
@@ -154,12 +154,10 @@ class _Launch:
         known = self._world.irregularities + self._suspects
         if any((each.kind, each.file, each.line) == (kind, file, line) for each in known):
             return
-        at = np.unravel_index(program, self._grid)
-        index = (int(at[0]), int(at[1]), int(at[2]))
         name = "" if memory is None else str(memory)
         # Kernels load whole blocks, part of which nobody wrote, and choose the rest by `tl.where`.
         told = self._suspects if kind == "uninitialised-memory" else self._world.irregularities
-        told.append(Irregularity(kind, self._source.name, file, line, index, name, what))
+        told.append(Irregularity(kind, self._source.name, file, line, self._space.place(program), name, what))
 
 
 def _is_constexpr(source: Source, name: str) -> bool:

@@ -20,7 +20,7 @@ from pullback.interpreter.worlds import POISON
 
 _SHIFT = 40
 _MIDDLE = 1 << (_SHIFT - 1)
-_NOBODY, _SEVERAL = -1, -2
+_NOBODY = -1
 
 _POISON_BITS = np.array([POISON]).view(np.uint64)[0]
 
@@ -30,7 +30,7 @@ Note = Callable[[str, "Memory | None", int, str], None]
 
 @dataclass(slots=True)
 class Touches:
-    """The last program to touch each element, once somebody asks; until then a log."""
+    """The program that touched each element, once somebody asks; until then a log."""
 
     size: int
     log: list[tuple[Array, Array]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Touches:
             self._note(self.last, index, programs)
 
     def at(self, index: Array) -> Array:
-        """Return the program that touched elements: -1 for none, -2 for several."""
+        """Return the program that touched elements: -1 for none, and for several as `_several` writes the first."""
         if self.last is None:
             self.last = np.full(self.size, _NOBODY, np.int32)
             for touched, programs in self.log:
@@ -56,10 +56,20 @@ class Touches:
     def _note(last: Array, index: Array, programs: Array) -> None:
         before = last[index]
         is_new = (before == _NOBODY) | (before == programs)
-        last[index] = np.where(is_new, programs, _SEVERAL)
+        last[index] = np.where(is_new, programs, _several(before))
         mixed = is_new & (last[index] != programs)  # several in this very access
         if mixed.any():
-            last[index[mixed]] = _SEVERAL
+            last[index[mixed]] = _several(programs[mixed])
+
+
+def _several(program: Array) -> Array:
+    """Write that several programs touched an element, of which this is one."""
+    return np.where(program >= 0, -2 - program, program)
+
+
+def _one_of(program: Array) -> int:
+    """Return the program that touched an element, or one of several."""
+    return int(program if program >= 0 else -2 - program)
 
 
 class Memory:
@@ -119,9 +129,10 @@ class Memory:
 class Space:
     """The memories of a launch, and accesses to them."""
 
-    def __init__(self, precision: Precision, note: Note) -> None:
-        """Make an empty one; `note` is called for each irregular access."""
+    def __init__(self, precision: Precision, grid: tuple[int, int, int], note: Note) -> None:
+        """Make an empty one for a grid of programs; `note` is called for each irregular access."""
         self._precision = precision
+        self._grid = grid
         self._note = note
         self._memories: list[Memory] = []
         self._of_storage: dict[int, Memory] = {}
@@ -129,6 +140,11 @@ class Space:
         self._has_read_unwritten = False
         self.keeps_unwritten = False
         """Whether a kernel stored NaN after it read memory that nobody wrote: it did not mask it off."""
+
+    def place(self, program: int) -> tuple[int, int, int]:
+        """Return the index of a program in the grid."""
+        x, y, z = np.unravel_index(program, self._grid)
+        return int(x), int(y), int(z)
 
     def pointer_to(self, tensor: torch.Tensor, name: str, dtype: Any) -> int:
         """Return the address of a tensor's first element."""
@@ -276,9 +292,9 @@ class Space:
         yield memory, index, at
 
     def _lanes(self, at: Array | None, shape: tuple[int, ...], programs: Array, count: int) -> Array:
-        """The program of each lane; where all programs share one access, each is told as several, or the only one."""
+        """The program of each lane; where all programs share one access, they are told as several, or the only one."""
         if shape[0] == 1:
-            return np.full(count, programs[0] if len(programs) == 1 else _SEVERAL, np.int32)
+            return np.full(count, programs[0] if len(programs) == 1 else _several(programs[0]), np.int32)
         rest, each = int(np.prod(shape[1:])), programs.astype(np.int32)
         return np.repeat(each, rest) if at is None else np.asarray(each[at // rest])
 
@@ -301,7 +317,7 @@ class Space:
     def _read(self, memory: Memory, index: Array, at: Array | None, shape: tuple[int, ...], programs: Array) -> None:
         lanes = self._lanes(at, shape, programs, index.size)
         if memory.is_written and not self.uses_locks:
-            self._complain(memory, index, lanes, memory.writers.at(index), "read", "after program {} wrote it")
+            self._complain(memory, index, lanes, memory.writers.at(index), "read", "after {} wrote it")
         memory.readers.add(index, lanes)
 
     def _written(
@@ -321,28 +337,28 @@ class Space:
         lost = _differ(data[index], new)
         if lost.any():
             k = int(np.flatnonzero(lost)[0])
-            rivals = lanes[np.flatnonzero(index == index[k])]
-            who = "two programs" if len(set(rivals.tolist())) > 1 or lanes[k] == _SEVERAL else "two lanes of a program"
+            rivals = np.flatnonzero(index == index[k])
+            others = lanes[rivals[lanes[rivals] != lanes[k]]]
+            program = _one_of(lanes[k])
+            who = f"it and program {self.place(_one_of(others[0]))}" if others.size else "two of its lanes"
+            who = "several programs" if lanes[k] < 0 else who
             clause = f"{who} store different values in element {int(index[k])} of {memory}"
-            self._note("data-race", memory, int(max(rivals[0], 0)), clause)
+            self._note("data-race", memory, program, clause)
         if not self.uses_locks and changes.any():
             where = np.flatnonzero(changes)
             touched, by = index[where], lanes[where]
-            self._complain(
-                memory, touched, by, memory.writers.at(touched), "store to", "where program {} stored another value"
-            )
-            self._complain(memory, touched, by, memory.readers.at(touched), "store to", "after program {} read it")
+            self._complain(memory, touched, by, memory.writers.at(touched), "store to", "where {} stored another value")
+            self._complain(memory, touched, by, memory.readers.at(touched), "store to", "after {} read it")
         memory.writers.add(index, lanes)
 
     def _complain(self, memory: Memory, index: Array, lanes: Array, others: Array, does: str, after: str) -> None:
-        racing = (others != _NOBODY) & ((others != lanes) | (others == _SEVERAL))
+        racing = (others != _NOBODY) & ((others != lanes) | (others < 0))
         if racing.any():
             k = int(np.flatnonzero(racing)[0])
-            other = "another" if others[k] == _SEVERAL else str(int(others[k]))
-            clause = f"{does} element {int(index[k])} of {memory} {after.format(other)}".replace(
-                "program another", "another program"
-            )
-            self._note("data-race", memory, int(max(lanes[k], 0)), clause)
+            program, other = _one_of(lanes[k]), _one_of(others[k])
+            who = f"program {self.place(other)}" if other != program else "another program"
+            clause = f"{does} element {int(index[k])} of {memory} {after.format(who)}"
+            self._note("data-race", memory, program, clause)
 
 
 def _flat(address: Array, mask: Array | None, shape: tuple[int, ...]) -> tuple[Array, Array | None]:

@@ -115,8 +115,9 @@ def _is_of_one_rule(report: ReportData) -> bool:
 def _print_end(report: ReportData, console: Console, advise_fix: bool) -> None:
     """Print the limitations of the report: guessed inputs, missing imports."""
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
-    if any(finding.severity == "error" for findings in guessed for finding in findings):
-        advice = " Try --fix to repair this." if advise_fix else ""
+    if errors := [finding for findings in guessed for finding in findings if finding.severity == "error"]:
+        is_of_backwards = not all(finding.rule.startswith("PB9") for finding in errors)  # and not of kernels alone
+        advice = " Try --fix to repair this." if advise_fix and is_of_backwards else ""
         console.print(f"Inputs were guessed; use --inputs to give your own.{advice}", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         them = "it" if len(absent) == 1 else "them"
@@ -235,9 +236,9 @@ def _print_evidence(finding: Finding, console: Console) -> None:
 
 
 def _print_also(finding: Finding, console: Console) -> None:
-    """Print the message of a consequence of another finding, cut to one line."""
+    """Print the message of a consequence of another finding, cut to two lines."""
     heading = (f"also {finding.severity}", SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold")
-    print_cut(Text.assemble(*heading, f": {clean_line(finding.message)}"), console, 1)
+    print_cut(Text.assemble(*heading, f": {clean_line(finding.message)}"), console, 2)
 
 
 def _print_excerpt(finding: Finding, console: Console) -> None:

@@ -239,7 +239,6 @@ def test_a_new_size_keeps_shares_and_rows_of_length_1():
     assert rows.unique(dim=0).shape == rows.shape
 
 
-
 def test_a_flag_may_ask_for_what_an_argument_stands_in_for():
     for indices, doubtful in ((torch.zeros(1, dtype=torch.int32), True), (torch.tensor([2, 0, 1]), False)):
         call = make_case((normal(3, 5), indices, False), {}, ["x", "indices", "has_indices"])

@@ -56,6 +56,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,7 +65,7 @@ from torch import Tensor
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases import layouts
 from pullback.check.cases.repro import call_text, variables
-from pullback.check.derivative.agreement import difference
+from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.derivative.sampler import random_like
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward
@@ -102,11 +103,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
             continue
         where = difference(expected, got, floor=floor)
         if where is not None and not _is_ill_conditioned(audit, case, expected, floor):
+            case, where, which = _of_one_input(audit, case, floor) or (case, where, "")
             yield audit.finding(
                 "PB501",
                 "error",
                 "wrong",
-                f"with {case.phrase} output {where.tensor_index} changes: {where}",
+                f"with {case.phrase}{which} output {where.tensor_index} changes: {where}",
                 case=case,
                 tail=_beside_contiguous(case),
                 hint=_HINT,
@@ -116,6 +118,19 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _values(audit: Audit, case: Case) -> list[Tensor | None]:
     return [out.detach() for out in forward(audit.subject, case).outputs]
+
+
+def _of_one_input(audit: Audit, case: Case, floor: float) -> tuple[Case, TensorDifference, str] | None:
+    """Return the case in which one input of several has the strides, what differs, and words that name the input."""
+    plain = layouts.contiguous(case)
+    several = [p for p, t in case.all_tensors.items() if t.stride() != plain.values[p].stride()]
+    for p in several if len(several) > 1 else ():
+        alone = plain.with_values({p: case.values[p]}, layout_only=True)
+        with suppress(Raised):
+            where = difference(_values(audit, plain), _values(audit, alone), floor=floor)
+            if where is not None:
+                return alone, where, f" ({case.names[p]} is enough)"
+    return None
 
 
 def _is_ill_conditioned(audit: Audit, case: Case, expected: list[Tensor | None], floor: float) -> bool:

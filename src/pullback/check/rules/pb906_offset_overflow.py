@@ -132,7 +132,7 @@ def _overflow(audit: Audit, runs: Sequence[KernelRun], rows: int) -> Finding | N
         return None
     shapes = ", ".join(str(tuple(t.shape)) for t in huge.tensors)
     where = f"kernel {one.kernel} ({shown_line(one.file, one.line)}), program {one.program}"
-    what = f"{where}: an offset overflows 32 bits: {one.what}, with inputs of shape {shapes}"
+    what = f"{where}: with inputs of shape {shapes} an offset overflows 32 bits: {one.what}"
     return at_line(audit, audit.finding("PB906", "warning", "wrong", what, hint=_HINT), one.file, one.line)
 
 

@@ -192,16 +192,21 @@ def in_a_loop(x):
 
 
 @triton.jit
-def in_an_unrolled_loop(x):
-    for i in tl.static_range(3):
+def in_an_unrolled_loop(x, ROUNDS: tl.constexpr):
+    for i in tl.static_range(ROUNDS):
         y = i * 2.0
     tl.store(x, y)
 
 
 def test_names_of_an_unrolled_loop_are_known_after_it():
     x = torch.zeros(1, dtype=torch.float64)
-    launch(in_an_unrolled_loop, x)
+    launch(in_an_unrolled_loop, x, ROUNDS=3)
     assert x.item() == 4
+
+
+def test_a_loop_that_no_compiler_would_unroll():
+    with pytest.raises(KernelError, match="static_range of 1000000 rounds"):
+        launch(in_an_unrolled_loop, torch.zeros(1, dtype=torch.float64), ROUNDS=1_000_000)
 
 
 @pytest.mark.parametrize(("kernel", "name"), [(wrong_name, "undefined_name"), (in_one_branch, "y"), (in_a_loop, "y")])

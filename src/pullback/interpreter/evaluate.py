@@ -47,6 +47,8 @@ _RETURNED = "return"
 """The name under which an environment has the returned value: no variable can be called so."""
 _ROUNDS = 4
 """Rounds of a loop, at its start and at its end, that run where huge tensors are simulated."""
+_UNROLLED = 10_000
+"""Rounds of a loop beyond which no compiler would finish to unroll it."""
 _RETURN, _BREAK, _CONTINUE, _GONE = "return", "break", "continue", "gone"
 
 
@@ -495,7 +497,10 @@ class Machine:
             args += [kwargs[k] for k in ("arg1", "arg2", "step") if k in kwargs]
             if any(isinstance(x, Value) for x in args):
                 raise KernelError("static_range needs bounds that are known when the kernel is compiled")
-            return iter(range(*args))
+            rounds = range(*args)
+            if len(rounds) > _UNROLLED:
+                raise KernelError(f"static_range of {len(rounds)} rounds, which Triton would unroll")
+            return iter(rounds)
         items = self.eval(node, frame)
         if not isinstance(items, tuple | list | range):
             raise KernelError(f"a loop over {type(items).__name__}: Triton has none")

@@ -149,7 +149,7 @@ class _Launch:
         make = BUILTINS["make_tensor_descriptor"]
         return make(self._machine, base, list(x.shape), list(x.strides), list(x.block_shape), padding)
 
-    def _note(self, kind: Any, memory: Memory | None, program: int, what: str) -> None:
+    def _note(self, kind: Any, memory: Memory | None, element: int | None, program: int, what: str) -> None:
         file, line = self._machine.place()
         known = self._world.irregularities + self._suspects
         if any((each.kind, each.file, each.line) == (kind, file, line) for each in known):
@@ -157,7 +157,8 @@ class _Launch:
         name = "" if memory is None else str(memory)
         # Kernels load whole blocks, part of which nobody wrote, and choose the rest by `tl.where`.
         told = self._suspects if kind == "uninitialised-memory" else self._world.irregularities
-        told.append(Irregularity(kind, self._source.name, file, line, self._space.place(program), name, what))
+        place = self._space.place(program)
+        told.append(Irregularity(kind, self._source.name, file, line, place, name, element, what))
 
 
 def _is_constexpr(source: Source, name: str) -> bool:

@@ -24,8 +24,8 @@ _NOBODY = -1
 
 _POISON_BITS = np.array([POISON]).view(np.uint64)[0]
 
-Note = Callable[[str, "Memory | None", int, str], None]
-"""Called with the kind of an irregular access, its memory, a program and a clause that tells it."""
+Note = Callable[[str, "Memory | None", int | None, int, str], None]
+"""Called with the kind of an irregular access, its memory and element, a program, and a clause that tells it."""
 
 
 @dataclass(slots=True)
@@ -274,7 +274,7 @@ class Space:
     ) -> Iterator[tuple[Memory, Array, Array | None]]:
         if not 1 <= number <= len(self._memories):
             program = _program_of(0 if at is None else int(at[0]), shape, programs)
-            self._note("out-of-bounds", None, program, f"{what} at an address of no tensor")
+            self._note("out-of-bounds", None, None, program, f"{what} at an address of no tensor")
             return
         memory = self._memories[number - 1]
         if np.dtype(held).itemsize != memory.item_size:
@@ -284,9 +284,9 @@ class Space:
         if outside.any():
             where = np.flatnonzero(outside)
             position = int(where[0]) if at is None else int(at[where[0]])
-            count = f"{where.size} elements, the first" if where.size > 1 else "element"
-            clause = f"{what} of {count} {int(index[where[0]])} of {memory}, whose storage has {memory.size}"
-            self._note("out-of-bounds", memory, _program_of(position, shape, programs), clause)
+            count, first = f"{where.size} elements, the first" if where.size > 1 else "element", int(index[where[0]])
+            clause = f"{what} of {count} {first} of {memory}, whose storage has {memory.size}"
+            self._note("out-of-bounds", memory, first, _program_of(position, shape, programs), clause)
             inside = np.flatnonzero(~outside)
             index, at = index[inside], inside if at is None else at[inside]
         yield memory, index, at
@@ -305,10 +305,9 @@ class Space:
         if unwritten.any():
             self._has_read_unwritten = True
             k = int(np.flatnonzero(unwritten)[0])
-            program = _program_of(k if at is None else int(at[k]), shape, programs)
-            self._note(
-                "uninitialised-memory", memory, program, f"load of element {int(index[k])} of {memory}, unwritten"
-            )
+            program, element = _program_of(k if at is None else int(at[k]), shape, programs), int(index[k])
+            clause = f"load of element {element} of {memory}, unwritten"
+            self._note("uninitialised-memory", memory, element, program, clause)
 
     def _look_for_nan(self, new: Array) -> None:
         if self._has_read_unwritten and not self.keeps_unwritten and new.dtype.kind == "f":
@@ -339,11 +338,11 @@ class Space:
             k = int(np.flatnonzero(lost)[0])
             rivals = np.flatnonzero(index == index[k])
             others = lanes[rivals[lanes[rivals] != lanes[k]]]
-            program = _one_of(lanes[k])
+            program, element = _one_of(lanes[k]), int(index[k])
             who = f"it and program {self.place(_one_of(others[0]))}" if others.size else "two of its lanes"
             who = "several programs" if lanes[k] < 0 else who
-            clause = f"{who} store different values in element {int(index[k])} of {memory}"
-            self._note("data-race", memory, program, clause)
+            clause = f"{who} store different values in element {element} of {memory}"
+            self._note("data-race", memory, element, program, clause)
         if not self.uses_locks and changes.any():
             where = np.flatnonzero(changes)
             touched, by = index[where], lanes[where]
@@ -355,10 +354,11 @@ class Space:
         racing = (others != _NOBODY) & ((others != lanes) | (others < 0))
         if racing.any():
             k = int(np.flatnonzero(racing)[0])
-            program, other = _one_of(lanes[k]), _one_of(others[k])
+            program, other, element = _one_of(lanes[k]), _one_of(others[k]), int(index[k])
             who = f"program {self.place(other)}" if other != program else "another program"
-            clause = f"{does} element {int(index[k])} of {memory} {after.format(who)}"
-            self._note("data-race", memory, program, clause)
+            self._note(
+                "data-race", memory, element, program, f"{does} element {element} of {memory} {after.format(who)}"
+            )
 
 
 def _flat(address: Array, mask: Array | None, shape: tuple[int, ...]) -> tuple[Array, Array | None]:

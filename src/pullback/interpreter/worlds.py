@@ -31,6 +31,7 @@ class Irregularity:
         line: the line of the access.
         program: the index of the program in the grid.
         argument: the parameter whose memory it is; "" if the address is of none.
+        element: the index of the first such element in its storage; `None` if the address is of none.
         what: a clause that tells it.
     """
 
@@ -40,6 +41,7 @@ class Irregularity:
     line: int
     program: tuple[int, int, int]
     argument: str
+    element: int | None
     what: str
 
 

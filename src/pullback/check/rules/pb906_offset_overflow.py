@@ -82,7 +82,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -105,8 +104,6 @@ if TYPE_CHECKING:
 
 _ELEMENTS = 2**31 + 2**27
 """Enough for the last programs of a launch to start beyond 2³¹ elements."""
-_NEGATIVE = re.compile(r"(?:first|element) -\d")
-"""Matches an access that overflowed. One beyond the end is of sizes, or numbers, that do not fit the enlarged ones."""
 _HINT = "compute the offset in 64 bits: tl.program_id(0).to(tl.int64), or give the strides as int64"
 
 
@@ -137,10 +134,13 @@ def _overflow(audit: Audit, runs: Sequence[KernelRun], rows: int) -> Finding | N
 
 
 def _negative(audit: Audit, huge: Case, **settings: Any) -> list[Irregularity]:
-    """Return the accesses before the start of a tensor, in a simulation with some settings."""
+    """Return the accesses before the start of a tensor, in a simulation with some settings.
+
+    One beyond its end is of sizes, or numbers, that do not fit the enlarged ones.
+    """
     world = _simulated(audit, huge, **settings)
     found = [] if world is None else world.irregularities
-    return [one for one in found if one.kind == "out-of-bounds" and _NEGATIVE.search(one.what)]
+    return [one for one in found if one.kind == "out-of-bounds" and one.element is not None and one.element < 0]
 
 
 def _lengths(base: Case) -> list[int]:

@@ -196,17 +196,25 @@ class _Search:
 
         So ⌈log₂ 70⌉ levels are too few for 129 steps, and with more of them the kernels stay within; and 1 level is too
         few for 70 steps, which 1 step shows; and 65 channels have no halves, but 66 have. A kernel that lacks a mask
-        leaves the bounds whatever the other sizes are. `None` if the further size, too, belongs to others.
+        leaves the bounds whatever the other sizes are. `None` if the further size, too, belongs to others, or if no
+        size helps everywhere: 1 level is too few for any steps where the first chunk alone has 7.
         """
         audit, places = self._audit, _outside(run) - self._outside
         if not places:
             return run
+        helps = False
         for other in _remedies(audit.base, run.case):
             audit.events.beat()
             case = sizes.resized(run.case, other)
             more = run_in_world(audit, replace(case, label=f"{run.case.label}, {case.label}"))
-            if more is not None and more.world.launches and not places <= _outside(more):
+            if more is None or not more.world.launches:
+                continue
+            left = _outside(more) - self._outside
+            if not left:
                 return more if sizes.keeps_sizes(audit.base, more.case) else None
+            helps |= not places <= left
+        if helps:
+            return None
         self._outside |= places  # as no other size is at fault
         return run
 

@@ -143,6 +143,7 @@ class _Search:
         self._kinds = {_kind(audit.base)}
         self._ways: set[Way] = set()
         self._outside: frozenset[Place] = frozenset()
+        self._unfit: list[set[tuple[int, int]]] = []
         self.found: tuple[KernelRun, ...] = ()
         self.misfits: set[str] = set()
 
@@ -202,6 +203,9 @@ class _Search:
         audit, places = self._audit, _outside(run) - self._outside
         if not places:
             return run
+        changed = {(size, new) for size, new in sizes.changes(audit.base, run.case).items() if new != size}
+        if any(unfit <= changed for unfit in self._unfit):
+            return None
         helps = False
         for other in _remedies(audit.base, run.case):
             audit.events.beat()
@@ -214,6 +218,7 @@ class _Search:
                 return more if sizes.keeps_sizes(audit.base, more.case) else None
             helps |= not places <= left
         if helps:
+            self._unfit += [changed] if changed else []
             return None
         self._outside |= places  # as no other size is at fault
         return run

@@ -267,6 +267,7 @@ class CallSearch:
         self._has_hint = [
             p.default is not p.empty or bool(hints_from_calls(subject.source, i)) for i, p in enumerate(chosen)
         ]
+        self._takes_float64 = subject.is_interpreted  # to its code they look like float32, in which no memory is marked
         self._skip_inputs = False
         self._shapes = list(SHAPES)
         self._order = itertools.count()
@@ -332,7 +333,7 @@ class CallSearch:
         yield from ((other, 0.4) for other in self._as_asked(choice, outcome, blamed))
         for family in range(len(FAMILIES)):
             yield replace(choice, family=family), 1 + 0.3 * family
-        if choice.dtype is torch.float64:
+        if choice.dtype is torch.float64 and not self._takes_float64:
             yield replace(choice, dtype=torch.float32), 1.5
         if outcome.error is not None and choice.differentiated is None and _ASKS_FOR_GRADIENTS.search(outcome.reason):
             for subset in self._subsets(choice, outcome.reason):

@@ -408,12 +408,45 @@ def test_named_tuples_are_arguments():
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [(with_assembly, r"with_assembly \(test_language\.py:\d+\): the instruction and\.b32 of inline assembly"),
-     (unfit, r"unfit \(test_language\.py:\d+\): blocks of shapes \(4,\), \(8,\) do not fit each other")],
+     (unfit, r"unfit \(test_language\.py:\d+\): a block of shape \(8,\) beside pointers of shape \(4,\)")],
 )  # fmt: skip
 def test_what_is_not_interpreted_is_refused_with_the_line(kernel, message):
     constants = {"N": 4} if kernel is unfit else {}
     with pytest.raises(KernelError, match=message):
         launch(kernel, doubles(16), **constants)
+
+
+@triton.jit
+def impossible(x, y, HOW: tl.constexpr):
+    i = tl.arange(0, 4)
+    if HOW == "axis":
+        tl.store(y, tl.sum(tl.load(x + i), 1))
+    if HOW == "other":
+        tl.store(y + i, tl.load(x + i, other=0.0))
+    if HOW == "mask":
+        tl.store(y + i, tl.load(x, mask=i < 3, other=0.0))
+    if HOW == "value":
+        tl.store(y, tl.load(x + i))
+    if HOW == "rank":
+        tl.store(y + i, tl.load(x + i)[:, None])
+    if HOW == "warps":
+        tl.store(y + i, tl.load(x + i))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("axis", "axis 1 of a block of 1 dimension"),
+        ("other", "without a mask"),
+        ("mask", "beside a pointer that is no block"),
+        ("value", "beside a pointer that is no block"),
+        ("rank", r"shape \(4, 1\) beside pointers of shape \(4,\)"),
+        ("warps", "num_warps is 3"),
+    ],
+)
+def test_what_triton_does_not_compile(how, message):
+    with pytest.raises(KernelError, match=message):
+        launch(impossible, doubles(4), doubles(4), HOW=how, num_warps=3 if how == "warps" else 4)
 
 
 @triton.jit

@@ -413,9 +413,24 @@ def load(
         return _loaded(m, address, inside, m.world.padding if fill is None else fill)
     if not isinstance(pointer, Value) or not pointer.dtype.is_ptr():
         raise KernelError("load from what is not a pointer")
+    if mask is None and other is not None:
+        raise KernelError("load with `other`, and without a mask")
     if is_number(mask) and mask:
         mask = None
+    _ensure_fits(pointer, mask, other)
     return _loaded(m, pointer, None if mask is None else _value(m, mask), other)
+
+
+def _ensure_fits(pointer: Value, *others: Any) -> None:
+    """Raise if a mask or a value does not broadcast to the pointers: Triton never broadcasts these."""
+    for x in others:
+        if not isinstance(x, Value) or not x.shape:
+            continue
+        if not pointer.shape:
+            raise KernelError(f"a block of shape {x.shape} beside a pointer that is no block")
+        fits = len(x.shape) == len(pointer.shape)
+        if not fits or any(n not in (1, of) for n, of in zip(x.shape, pointer.shape, strict=True)):
+            raise KernelError(f"a block of shape {x.shape} beside pointers of shape {pointer.shape}")
 
 
 def _loaded(m: Machine, pointer: Value, mask: Value | None, other: Any) -> Value:
@@ -466,6 +481,7 @@ def store(
         raise KernelError("store to what is not a pointer")
     if is_number(mask) and mask:
         mask = None
+    _ensure_fits(pointer, value, mask)
     _stored(m, pointer, value, None if mask is None else _value(m, mask))
 
 
@@ -492,6 +508,7 @@ _CHANGES: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
 def _atomic(name: str) -> Builtin:
     def run(m: Machine, pointer: Value, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Value:
         m.world.atomics.add(m.place())
+        _ensure_fits(pointer, val, mask)
         dtype = pointer.dtype.element_ty
         new = cast(_value(m, val), dtype, m.precision)
         parts = [pointer, new] if mask is None else [pointer, new, _value(m, mask)]
@@ -773,11 +790,19 @@ def _as_tf32(x: Array) -> Array:
     return rounded.view(np.float32)
 
 
+def _at_axis(axis: Any, rank: int) -> int:
+    """Return the axis of an array that is an axis of a block: the first one is of programs."""
+    at = _integer(axis)
+    if not -rank <= at < rank:
+        raise KernelError(f"axis {at} of a block of {rank} dimension{'s' * (rank != 1)}")
+    return at % rank + 1
+
+
 def _reduced_axis(x: Value, axis: int | None, function: Callable[..., Array], keep_dims: bool) -> Array:
     if not x.shape:
         return x.data
     if axis is not None:
-        return function(x.data, axis=_integer(axis) % len(x.shape) + 1, keepdims=keep_dims)
+        return function(x.data, axis=_at_axis(axis, len(x.shape)), keepdims=keep_dims)
     flat = function(x.data.reshape(x.programs, -1), axis=1)
     return flat.reshape(x.programs, *[1] * len(x.shape)) if keep_dims else flat
 
@@ -845,7 +870,7 @@ def reduce(m: Machine, input: Any, axis: Any, combine_fn: Any, keep_dims: bool =
     if axis is None:
         values, at = [reshape(m, v, -1) for v in values], 1
     else:
-        at = _integer(axis) % rank + 1
+        at = _at_axis(axis, rank)
     while (length := values[0].data.shape[at]) > 1:
         halves = [np.split(v.data[_upto(at, length // 2 * 2)], 2, axis=at) for v in values]
         left = [v.like(h[0]) for v, h in zip(values, halves, strict=True)]
@@ -873,7 +898,7 @@ def associative_scan(m: Machine, input: Any, axis: Any, combine_fn: Any, reverse
     """Combine each element with all before it: Hillis and Steele's scan, in log n steps."""
     is_tuple = isinstance(input, tuple | list)
     values = [_value(m, x) for x in (input if is_tuple else [input])]
-    at = _integer(axis) % len(values[0].shape) + 1
+    at = _at_axis(axis, len(values[0].shape))
     if reverse:
         values = [v.like(np.flip(v.data, at)) for v in values]
     length, step = values[0].data.shape[at], 1
@@ -897,7 +922,7 @@ def _joined(first: Value, rest: Value, axis: int, step: int) -> Value:
 def _cumulative(name: str, function: Callable[..., Array]) -> None:
     def run(m: Machine, input: Value, axis: int = 0, reverse: bool = False, dtype: Any = None) -> Value:
         x = cast(input, _wide(input.dtype) if dtype is None else dtype, m.precision)
-        at = _integer(axis) % len(x.shape) + 1
+        at = _at_axis(axis, len(x.shape))
         data = np.flip(x.data, at) if reverse else x.data
         data = function(data, axis=at, dtype=x.data.dtype)
         return Value(m.precision.rounded(np.flip(data, at) if reverse else data, x.dtype), x.dtype)
@@ -912,7 +937,7 @@ _cumulative("cumprod", np.cumprod)
 @_builtin()
 def softmax(m: Machine, x: Value, dim: Any = None, keep_dims: bool = False, ieee_rounding: bool = False) -> Value:
     """Return exp(x - max) / sum along an axis, the first one by default, as Triton has it."""
-    axis = (0 if dim is None else _integer(dim)) % len(x.shape) + 1
+    axis = _at_axis(0 if dim is None else dim, len(x.shape))
     with np.errstate(all="ignore"):
         powers = np.exp(x.data - np.max(x.data, axis=axis, keepdims=True))
         return x.like(m.precision.rounded(powers / powers.sum(axis=axis, keepdims=True), x.dtype))

@@ -44,7 +44,7 @@ def run(kernel: Any, args: tuple[Any, ...], grid: Any, options: Mapping[str, Any
         kernel: made by `triton.jit`.
         args: its positional arguments.
         grid: the number of programs along each axis, or a function of the arguments that returns it.
-        options: its other arguments, and options of the compiler, which are ignored.
+        options: its other arguments, and options of the compiler, which are ignored but for impossible ones.
 
     Raises:
         KernelError: the kernel cannot be interpreted, or raises at a line that it names.
@@ -56,6 +56,9 @@ def run(kernel: Any, args: tuple[Any, ...], grid: Any, options: Mapping[str, Any
     except TypeError as error:
         raise KernelError(f"{source.name}: {error}") from None
     bound.apply_defaults()
+    warps = options.get("num_warps", 1)
+    if "num_warps" not in known and (warps < 1 or warps & (warps - 1)):
+        raise KernelError(f"{source.name}: num_warps is {warps}, which must be a power of 2")
     for hook in getattr(kernel, "pre_run_hooks", ()):
         hook(*args, **options)
     size = _grid(grid, dict(bound.arguments))

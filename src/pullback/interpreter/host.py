@@ -159,15 +159,22 @@ def _is_hosted() -> bool:
     return bool(_hosts)
 
 
-def hosting(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a callable that makes a call as host code."""
+class hosting:  # noqa: N801  # as functools.partial
+    """A callable that makes a call as host code; it can be copied and pickled if the call can."""
 
-    @functools.wraps(call, updated=())
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def __init__(self, call: Callable[..., Any]) -> None:
+        """Take the call."""
+        functools.update_wrapper(self, call, updated=())
+        self.__wrapped__ = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the call."""
         with hosted():
-            return call(*args, **kwargs)
+            return self.__wrapped__(*args, **kwargs)
 
-    return run
+    def __reduce__(self) -> Any:
+        """Copy and pickle the call alone: the names that it has taken from it are no state."""
+        return hosting, (self.__wrapped__,)
 
 
 # ---- entering -------------------------------------------------------------------------------------------------------

@@ -69,7 +69,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "first = torch.autograd.grad(loss, inputs, create_graph=True, materialize_grads=True)",
             "(loss + sum(g.real.sum() for g in first)).backward()",
         ],
-        hint="write the backward in differentiable torch operations, or refuse with an error that says so",
+        hint=""
+        if second.is_refusal
+        else "write the backward in differentiable torch operations, or refuse with an error that says so",
     )
 
 

@@ -58,6 +58,8 @@ class Source:
 
     Attributes:
         waits: whether programs may wait for one another in it.
+        counts: whether what a program does there may depend on a counter that others have changed: the last program
+            of a tile may add up what the others stored.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Source:
     names: dict[str, Any]
     globals_: dict[str, Any]
     waits: bool
+    counts: bool
 
     def line(self, node: ast.AST) -> int:
         """The line of a part of it, in its file."""
@@ -95,26 +98,44 @@ def source_of(function: Any) -> Source:
         raise KernelError(f"there is no source of {getattr(function, '__name__', function)}") from None
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"{function.__name__} is not defined by a def statement")
-    closure = inspect.getclosurevars(function).nonlocals
+    closure = dict(inspect.getclosurevars(function).nonlocals)
     file = inspect.getsourcefile(function) or ""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    found = [(closure | function.__globals__).get(name) for name in names]
+    inner = [source_of(x.fn) for x in found if hasattr(x, "fn") and hasattr(x, "arg_names") and x.fn is not function]
     return Source(
         function.__name__,
         file,
         first,
         tree,
         inspect.signature(function),
-        dict(closure),
+        closure,
         function.__globals__,
-        _waits(tree),
+        _waits(tree) or any(source.waits for source in inner),
+        _counts(tree) or any(source.counts for source in inner),
     )
 
 
 def _waits(tree: ast.FunctionDef) -> bool:
+    """Whether there is a lock, or a loop whose test reads memory."""
+    tests = [node.test for node in ast.walk(tree) if isinstance(node, ast.While)]
+    called = [_called(inner) for test in tests for inner in ast.walk(test)]
+    is_lock = any(_called(node) == "atomic_cas" for node in ast.walk(tree))
+    return is_lock or any(name == "load" or name.startswith("atomic_") for name in called)
+
+
+def _counts(tree: ast.FunctionDef) -> bool:
+    """Whether the result of an atomic operation, which orders memory unless it is relaxed, is used."""
+    unused = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return any(
-        (isinstance(node, ast.Attribute) and node.attr == "atomic_cas")
-        or (isinstance(node, ast.While) and any(isinstance(inner, ast.Call) for inner in ast.walk(node.test)))
+        _called(node).startswith("atomic_") and node not in unused and "relaxed" not in ast.unparse(node)
         for node in ast.walk(tree)
     )
+
+
+def _called(node: ast.AST) -> str:
+    """Return the name of the function of Triton that a call calls; "" for another node."""
+    return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
 
 
 @dataclass(slots=True, eq=False)

@@ -92,8 +92,8 @@ class _Launch:
         numbers = [x for x in named.values() if isinstance(x, int) and not isinstance(x, bool) and x > 1]
         blocks = sorted((n for n in numbers if n & (n - 1) == 0), reverse=True)
         world.blocks.update(blocks)
-        self._space.uses_locks = self._source.waits
-        step = 1 if self._space.uses_locks else max(1, min(_MOST_AT_ONCE, _AT_ONCE // math.prod(blocks[:2])))
+        self._space.is_ordered = self._source.waits or self._source.counts
+        step = 1 if self._source.waits else max(1, min(_MOST_AT_ONCE, _AT_ONCE // math.prod(blocks[:2])))
         try:
             for programs in self._groups(count, step):
                 self._machine.programs = programs
@@ -114,7 +114,7 @@ class _Launch:
             yield np.unique([0, *range(max(count - _LAST, 0), count)])
             return
         order = np.arange(count)
-        if self._world.reverses and not self._space.uses_locks:
+        if self._world.reverses and not self._source.waits:
             order = order[::-1]
         for start in range(0, count, step):
             yield order[start : start + step]

@@ -136,7 +136,8 @@ class Space:
         self._note = note
         self._memories: list[Memory] = []
         self._of_storage: dict[int, Memory] = {}
-        self.uses_locks = False
+        self.is_ordered = False
+        """Whether programs order their accesses by atomic operations: then who reads after whom is no race."""
         self._has_read_unwritten = False
         self.keeps_unwritten = False
         """Whether a kernel stored NaN after it read memory that nobody wrote: it did not mask it off."""
@@ -315,7 +316,7 @@ class Space:
 
     def _read(self, memory: Memory, index: Array, at: Array | None, shape: tuple[int, ...], programs: Array) -> None:
         lanes = self._lanes(at, shape, programs, index.size)
-        if memory.is_written and not self.uses_locks:
+        if memory.is_written and not self.is_ordered:
             self._complain(memory, index, lanes, memory.writers.at(index), "read", "after {} wrote it")
         memory.readers.add(index, lanes)
 
@@ -343,7 +344,7 @@ class Space:
             who = "several programs" if lanes[k] < 0 else who
             clause = f"{who} store different values in element {element} of {memory}"
             self._note("data-race", memory, element, program, clause)
-        if not self.uses_locks and changes.any():
+        if not self.is_ordered and changes.any():
             where = np.flatnonzero(changes)
             touched, by = index[where], lanes[where]
             self._complain(memory, touched, by, memory.writers.at(touched), "store to", "where {} stored another value")

@@ -153,21 +153,36 @@ _IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
 """Features that need the function's module to be in `sys.modules`."""
 NO_LITERAL = f"# {GAP} stands for"
 """Comment in a script that does not reproduce the failing case exactly."""
-_TAKEN = (
-    "out",
-    "outs",
-    "fn",
-    "held",
-    "holding",
-    "torch",
-    "inputs",
-    "g",
-    "call",
-    "value_at",
-    "gradient_at",
-    "names",
-    "interpreter",
+_TAKEN = frozenset(
+    [
+        "out",
+        "outs",
+        "fn",
+        "held",
+        "holding",
+        "torch",
+        "inputs",
+        "g",
+        "call",
+        "value_at",
+        "gradient_at",
+        "names",
+        "interpreter",
+        "weights",
+        "loss",
+        "first",
+        "second",
+        "total",
+        "both",
+        "got",
+        "above",
+        "below",
+        "dot",
+        "results",
+        "grads",
+    ]
 )
+"""Names that scripts bind themselves."""
 
 
 class _Name:

@@ -426,9 +426,9 @@ _FAR_TILES = {r"PB901: kernel parallel_deltaformer_bwd_kernel_qk": "reads rows p
 
 _FLA = (
     Fault(
-        "FLA", "71ebc498", "modules.conv.triton.ops:CausalConv1dFunction", "takes a cotangent for contiguous",
+        "FLA", "71ebc498", "modules.conv.triton.ops:CausalConv1dFunction", "assumes that a cotangent is contiguous",
         r"PB502: .*(weight|\bx\b)", _conv, known=_FINAL_STATE | {
-            r"PB502: .*the gradient of initial_state": "takes a cotangent for contiguous there: mended by 6d80721f",
+            r"PB502: .*the gradient of initial_state": "assumes that it is contiguous there: mended by 6d80721f",
         },
     ),
     Fault(
@@ -474,14 +474,14 @@ _FLA = (
     ),
     Fault(
         "FLA", "6d80721f", "modules.conv.triton.ops:CausalConv1dFunction",
-        "takes a cotangent for contiguous, for the initial state", r"PB502: .*initial_state", _conv,
-        telling=_conv_with_state, known=_FINAL_STATE,
+        "assumes that a cotangent is contiguous, in the gradient of the initial state", r"PB502: .*initial_state",
+        _conv, telling=_conv_with_state, known=_FINAL_STATE,
     ),
     Fault(
         "FLA", "fdeba1bb", "modules.convolution:CausalConv1dFunction", "gradients with an initial state",
         r"PB101: the gradient of (weight|initial_state)", _conv, telling=_conv_with_state,
         known=_FINAL_STATE | {
-            r"PB502": "takes a cotangent for contiguous: mended by 71ebc498",
+            r"PB502": "assumes that a cotangent is contiguous: mended by 71ebc498",
             r"PB(901|101): .*70 -> 1": "reads past the end of one token: mended by 7cbe461b",
         },
     ),
@@ -514,7 +514,7 @@ _FLA = (
         known=_CACHE | {r"PB101: the gradient of v\b": "takes the heads of dv to be K apart, not V: still so in 0.6.0"},
     ),
     Fault(
-        "FLA", "91d870f8", "ops.gated_delta_rule.chunk:ChunkGatedDeltaRuleFunction", "0·∞ of large decays",
+        "FLA", "91d870f8", "ops.gated_delta_rule.chunk:ChunkGatedDeltaRuleFunction", "0 · ∞ for large decays",
         r"PB301: .*(nan|inf\b)", lambda: delta(g=decay(B, T, H)),
         telling=lambda: delta(84, g=leaf(30 * decay(B, 84, H))),
     ),
@@ -531,7 +531,7 @@ _FLA = (
         known={r"PB111": "the cotangent of the second output is ignored: still so in 0.6.0"},
     ),
     Fault(
-        "FLA", "3a904f02", "ops.gsa.chunk:ChunkGSAFunction", "0·∞ of large decays", r"PB301: .*(nan|inf\b)",
+        "FLA", "3a904f02", "ops.gsa.chunk:ChunkGSAFunction", "0 · ∞ for large decays", r"PB301: .*(nan|inf\b)",
         _gsa, telling=lambda: _gsa(40.0),
     ),
     Fault(

@@ -16,7 +16,9 @@ from pullback.cli.reporting import Reporting, reporting
 
 @click.command(short_help="Audit custom autograd functions, and fix them.")
 @click.argument("targets", nargs=-1, required=True, type=TARGET, metavar="TARGET...")
-@click.option("--inputs", type=TARGET, metavar="FILE:FUNCTION", help="Take example calls from this function.")
+@click.option(
+    "--inputs", type=TARGET, metavar="FILE:FUNCTION", help="FUNCTION(target) gives example calls [((x, w), {})]."
+)
 @click.option(
     "--exclude", multiple=True, metavar="PATTERN", help="Leave out matching files of a folder, as in 'old/*'."
 )

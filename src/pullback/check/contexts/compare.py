@@ -71,8 +71,7 @@ _KNOWN = (
     ),
     _Known(
         "must implement the jvp function",
-        "define a jvp staticmethod, if forward mode is needed: torch.compile(fullgraph=True) refuses a "
-        "Function that has one",
+        "define a jvp staticmethod if you need forward mode; torch.compile(fullgraph=True) then refuses the Function",
     ),
     _Known(
         "custom jvp",

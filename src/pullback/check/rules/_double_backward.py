@@ -75,8 +75,9 @@ def silently_wrong(
 
 
 _OF_KERNELS = (
-    "PyTorch does not differentiate kernels: remove `once_differentiable`, if it is there, and begin the backward with "
-    "`if torch.is_grad_enabled(): raise NotImplementedError('no second derivative')`"
+    "PyTorch does not differentiate kernels: begin the backward with `if torch.is_grad_enabled(): raise "
+    "NotImplementedError('no second derivative')`, without `@once_differentiable`: that disables gradients there, and "
+    "itself raises only if the incoming gradient requires grad"
 )
 
 

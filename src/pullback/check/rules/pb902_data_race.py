@@ -12,8 +12,8 @@ wrong and non-deterministic at real sizes.
 
 ## Limits
 Programs that store equal values in one element are not reported. A kernel that waits for a lock is not checked for
-reads and writes in between. Races between two launches cannot occur. The rule runs only where kernels are interpreted:
-with Triton installed and no accelerator.
+reads and writes in between. Launches are assumed to run in order, on one stream. The rule runs only where kernels are
+interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

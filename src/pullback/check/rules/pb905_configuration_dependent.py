@@ -6,8 +6,8 @@ Host code may also choose grids and blocks from the device, so devices with more
 simulated. Outputs and gradients that differ by more than rounding are an error.
 
 ## Why it hurts
-The autotuner picks the configuration that it measures to be the fastest. Another GPU, or a busy one, picks another, and
-there the result is wrong.
+The autotuner picks the configuration that ran fastest. Another GPU, or a busy one, picks another, and there the result
+is wrong.
 
 ## Limits
 At most three configurations are tried, all autotuners at the same position of their lists, on the example and on the

@@ -3,7 +3,7 @@
 ## What it finds
 The kernel runs twice, on float32 and on bfloat16 inputs: as written, and with all 16-bit values computed in float32
 (and stored in 16 bits). Both runs are compared with one in float64. The rule reports an output or a gradient whose
-error is several times that of the second run. An info tells by how much atomic additions of float32 make the result
+error is several times that of the second run. An info reports how much atomic additions of float32 make the result
 depend on the order of the programs.
 
 ## Why it hurts

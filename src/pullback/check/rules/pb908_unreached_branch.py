@@ -1,10 +1,10 @@
 """unreached-branch (PB908): no call of the audit reaches a branch of a Triton kernel, or a loop's second iteration.
 
 ## What it finds
-The kernels of the function are interpreted, and the audit looks for calls that lead them where the example does not: by
-other options, sizes around the blocks, and both. An info names the conditions that were always true, or always false,
-the loops that never had a second iteration, and the kernels that never had two programs along an axis of the grid whose
-index they ask for.
+The kernels of the function are interpreted, and the audit looks for inputs that take other branches: by other options,
+sizes around the blocks, and both. An info names the conditions that were always true, or always false, the loops that
+never had a second iteration, and the kernels that never had two programs along an axis of the grid whose index they ask
+for.
 
 ## Why it hurts
 Most faults of published kernels sit where the tests do not go: a bias that no test passes, a second block, a tail. No

@@ -1,10 +1,14 @@
-"""miscompiled-kernel (PB909): a Triton kernel computes something else compiled than interpreted.
+"""miscompiled-kernel (PB909): a Triton kernel gives a different result compiled than interpreted.
 
 ## What it finds
 On a machine with a GPU, the function is called there, and once more in a process without a GPU, where its kernels are
 interpreted: rounded as on the GPU, and in float64. The example is compared in its own dtype, in float32 and in
 bfloat16, and so are its first variants. A result of the GPU whose error is far above that of the interpreted kernel
-is an error. If the gradient is wrong and this rule is silent, the formula is wrong, not the compiler.
+is an error.
+
+If the gradient is wrong and this rule is silent, suspect the formula. If it reports, run `pullback check --interpret`
+first: races, accesses out of bounds and undefined lanes make the runs differ, too. If that finds none, suspect the
+compiler or a missing barrier.
 
 ## Why it hurts
 Statements of a kernel run in order when it is interpreted. Compiled, the threads of a program run side by side, the

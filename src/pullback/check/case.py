@@ -17,6 +17,7 @@ IF_IT_FITS = ", if that fits"
 _LAYOUTS = {
     "sliced with a step": "inputs sliced with a step",
     "non-zero storage offset": "inputs at an offset in their storage",
+    "part of wider tensors": "inputs that are part of wider tensors",
 }
 """Phrases for inputs of other strides."""
 """Suffix of the label of a case that may be an invalid input."""

@@ -22,6 +22,7 @@ from pullback.check.cases import sizes, values
 from pullback.check.find.kernels import is_unwritten, recording, uses_triton
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
+from pullback.dtypes import has_derivative
 
 if TYPE_CHECKING:
     from pullback.check.facts import ExampleFacts
@@ -285,7 +286,8 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
     if not audit.subject.is_interpreted or all(before[p].shape == after[p].shape for p in before.keys() & after.keys()):
         return case
     is_empty = any(t.shape and not t.numel() for t in after.values())
-    fits = is_empty or sizes.fit(audit.base, case)
+    are_guesses = audit.guessed and any(map(_may_point, audit.base.values))  # they fit the example by chance
+    fits = is_empty or (sizes.fit(audit.base, case) and not are_guesses)
     even = sizes.made_even(audit.base, case)
     if (even or not (fits and sizes.keeps_ratios(audit.base, case))) and not audit.leaves_out(case):
         with audit.events.of_first_order(case.describe(), audit.subject, case):
@@ -295,6 +297,11 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
             if run is not None and not fits and _is_unwritten(run):
                 return None
     return case if fits else replace(case, doubtful=True)
+
+
+def _may_point(value: object) -> bool:
+    """Whether an argument holds whole numbers, which may be indices or offsets."""
+    return isinstance(value, Tensor) and not has_derivative(value) and value.dtype != torch.bool
 
 
 def _leaves_bounds(audit: ExampleFacts, case: Case, change: dict[int, int]) -> bool:

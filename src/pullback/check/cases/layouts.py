@@ -15,12 +15,20 @@ from pullback.dtypes import has_derivative
 def other_layouts(case: Case) -> Iterator[Case]:
     """Yield the case with the same values in other strides: transposed, sliced, offset, channels-last, conjugated.
 
+    One has rows that are longer in memory, by another number in each tensor: a kernel may take the strides of one for
+    those of another.
+
     All of its tensors have them, those that are not differentiated too.
     """
     for label, (change, applies) in LAYOUTS.items():
         chosen = [p for p, t in case.strided.items() if p not in case.captured and applies(t)]
         if chosen:
             yield case.map_distinct(chosen, change, label, layout_only=True)
+    wide = {
+        p: _within(t, 1 + k) for k, (p, t) in enumerate(case.strided.items()) if p not in case.captured and t.ndim > 1
+    }
+    if wide:
+        yield case.with_values(wide, "part of wider tensors", layout_only=True)
     shaped = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]
     expandable = [p for p in shaped if not is_structured(case.values[p])]
     for position in expandable:
@@ -51,6 +59,13 @@ def sliced(t: Tensor) -> Tensor:
     wide = t.new_zeros((*t.shape[:-1], 2 * t.shape[-1]))
     wide[..., ::2] = t
     return wide[..., ::2]
+
+
+def _within(t: Tensor, more: int) -> Tensor:
+    """Return the values of `t` as part of a tensor with longer rows, as of queries, keys and values in one tensor."""
+    wide = t.new_zeros((*t.shape[:-1], t.shape[-1] + more))
+    wide[..., : t.shape[-1]] = t
+    return wide[..., : t.shape[-1]]
 
 
 def _offset(t: Tensor) -> Tensor:

@@ -154,33 +154,11 @@ _IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
 NO_LITERAL = f"# {GAP} stands for"
 """Comment in a script that does not reproduce the failing case exactly."""
 _TAKEN = frozenset(
-    [
-        "out",
-        "outs",
-        "fn",
-        "held",
-        "holding",
-        "torch",
-        "inputs",
-        "g",
-        "call",
-        "value_at",
-        "gradient_at",
-        "names",
-        "interpreter",
-        "weights",
-        "loss",
-        "first",
-        "second",
-        "total",
-        "both",
-        "got",
-        "above",
-        "below",
-        "dot",
-        "results",
-        "grads",
-    ]
+    {
+        *("out", "outs", "fn", "held", "holding", "torch", "inputs", "g", "call", "value_at", "gradient_at", "names"),
+        *("interpreter", "weights", "loss", "first", "second", "total", "both", "got", "above", "below", "dot"),
+        *("results", "grads"),
+    }
 )
 """Names that scripts bind themselves."""
 

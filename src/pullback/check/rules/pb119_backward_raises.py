@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|different (from|than) None")
 _OF_MODE = re.compile(r"training mode|eval(uation)? mode|not supported|not implemented", re.IGNORECASE)
+_WITHOUT_FORMULA = "no autograd formula was registered"
 _BACKWARD = "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])"
 
 
@@ -99,6 +100,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if error is None or (_ELSEWHERE.search(str(error)) and audit.running(("PB103", "PB104", "PB108"))):
             continue
         severity = _severity(result.case, error, audit.guessed)
+        is_meant = audit.subject.kind == "op" and _WITHOUT_FORMULA in str(error)  # the backward of another op, say
+        severity = "info" if is_meant else severity
         resized = any(a.shape != b.shape for a, b in zip(result.case.tensors, audit.base.tensors, strict=False))
         if resized and severity == "warning" and _holds_sizes(audit.subject.target):
             severity = "info"
@@ -119,7 +122,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 audit.outs,
                 _BACKWARD,
             ],
-            hint=_hint(result.case),
+            hint="register_autograd adds one, if it is to be differentiated" if is_meant else _hint(result.case),
         )
 
 

@@ -102,6 +102,8 @@ if TYPE_CHECKING:
     from pullback.check.audit import Audit
     from pullback.interpreter import Irregularity, World
 
+_WIDEST, _DEEPEST = 2**31 - 1, 65535
+"""Programs along the first axis of a grid, and along the others (CUDA C++ Programming Guide, compute capabilities)."""
 _ELEMENTS = 2**31 + 2**27
 """Enough for the last programs of a launch to start beyond 2³¹ elements."""
 _HINT = "compute the offset in 64 bits: tl.program_id(0).to(tl.int64), or give the strides as int64"
@@ -140,7 +142,15 @@ def _negative(audit: Audit, huge: Case, **settings: Any) -> list[Irregularity]:
     """
     world = _simulated(audit, huge, **settings)
     found = [] if world is None else world.irregularities
-    return [one for one in found if one.kind == "out-of-bounds" and one.element is not None and one.element < 0]
+    return [
+        one for one in found if one.kind == "out-of-bounds" and (one.element or 0) < 0 and _is_possible(one.program)
+    ]
+
+
+def _is_possible(program: tuple[int, int, int]) -> bool:
+    """Whether a GPU takes a grid that has a program: larger ones raise."""
+    x, y, z = program
+    return x < _WIDEST and max(y, z) < _DEEPEST
 
 
 def _lengths(base: Case) -> list[int]:

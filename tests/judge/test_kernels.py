@@ -125,3 +125,37 @@ def test_kernels_that_round_in_fewer_digits_than_their_inputs_are_wrong(judged):
     assert (found.verdict, found.reasons[0].kind) == ("wrong", "precision"), found
     assert "in float32, as the kernels are written, output 0" in found.reasons[0].message
     assert judged(STORE, X).is_right
+
+
+ADD = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n, 0.0) + tl.load(y + i, i < n, 0.0), mask=i < n)
+
+
+class Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        out = torch.zeros(x.shape, dtype=x.dtype)
+        add_kernel[(1,)](x.contiguous(), y.contiguous(), out, x.numel(), BLOCK=1024)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g
+"""
+
+
+@needs_interpreter
+def test_tensors_of_one_shape_reach_beyond_a_block(tmp_path):
+    (tmp_path / "candidate.py").write_text(ADD)
+    found = pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, X, X.flip(0), seed=0)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "size"), found
+    (tmp_path / "candidate.py").write_text(ADD.replace("(1,)", "(triton.cdiv(x.numel(), 1024),)"))
+    assert pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, X, X.flip(0), seed=0).is_right

@@ -177,17 +177,18 @@ class Calls:
     def _large(self) -> Iterator[Call]:
         """Each size beyond some blocks, and one of them as far as it goes."""
         shapes = [t.shape for t in self._base.all_tensors.values()]
-        for size in self._sizes():
-            # A result may have a dimension for each that has this size.
-            several = sum(shape.count(size) for shape in shapes)
+        # A result may have a dimension for each that has this size in one tensor; what has more is left out later.
+        several = {size: max(shape.count(size) for shape in shapes) for size in self._sizes()}
+        alone = [size for size, count in several.items() if count == 1]
+        farthest = alone[self._between(0, len(alone))] if alone else None
+        # The size that goes farthest is the last one: its other calls show how time grows with it.
+        for size in sorted(several, key=lambda size: size == farthest):
             for block in _BLOCK:
-                if size < block and block**several <= MOST_OF_RESULT:
+                if size < block and block ** several[size] <= MOST_OF_RESULT:
                     yield from self._resized({size: block}, "beyond a block")
-        alone = [size for size in self._sizes() if sum(shape.count(size) for shape in shapes) == 1]
-        if alone:
-            size = alone[self._between(0, len(alone))]
-            rest = max(shape.numel() // (size if size in shape else 1) for shape in shapes)
-            yield from self._resized({size: MOST // rest - self._between(0, 4)}, "large")
+        if farthest is not None:
+            rest = max(shape.numel() // (farthest if farthest in shape else 1) for shape in shapes)
+            yield from self._resized({farthest: MOST // rest - self._between(0, 4)}, "large")
 
     def _values(self) -> Iterator[Call]:
         base = self._base

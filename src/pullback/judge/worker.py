@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -154,25 +155,32 @@ class Source:
 
 
 class Pace:
-    """Tells whether a larger call, at the pace of those before it, takes more than seconds."""
+    """Tells whether a larger call, if time grows as in those before it, takes more than seconds."""
 
     _MOST = 4.0
 
     def __init__(self) -> None:
         self._clock = Stopwatch()
         self._done = 0.0
-        self._rate = 0.0
+        self._numel, self._seconds, self._power = 1, 0.0, 1.0
 
     def is_too_slow(self, call: Call) -> bool:
         """Whether to leave a call out."""
-        return call.kind == "shape" and self._rate * _numel(call) > self._MOST
+        expected = self._seconds * (_numel(call) / self._numel) ** self._power
+        return call.kind == "shape" and expected > self._MOST
 
     def end(self, call: Call) -> None:
         """Note that a call has ended."""
         now = self._clock.seconds()
-        if _numel(call) > _SMALL:
-            self._rate = (now - self._done) / _numel(call)
+        numel, seconds = _numel(call), now - self._done
         self._done = now
+        if numel <= _SMALL:
+            return
+        grown = numel / self._numel
+        self._power = 1.0
+        if grown > 2 and min(seconds, self._seconds) > 0:  # scores of all pairs of rows, say, grow as the square
+            self._power = min(max(math.log(seconds / self._seconds, grown), 1.0), 3.0)
+        self._numel, self._seconds = numel, seconds
 
 
 _SMALL = 500

@@ -159,3 +159,15 @@ def test_tensors_of_one_shape_reach_beyond_a_block(tmp_path):
     assert (found.verdict, found.reasons[0].kind) == ("wrong", "size"), found
     (tmp_path / "candidate.py").write_text(ADD.replace("(1,)", "(triton.cdiv(x.numel(), 1024),)"))
     assert pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, X, X.flip(0), seed=0).is_right
+
+
+@needs_interpreter
+def test_kernels_get_inputs_that_are_sliced_with_a_step(tmp_path):
+    flat = torch.linspace(-2, 2, 9), torch.linspace(1, 3, 9)  # of one dimension: there is no transposed call
+    blocks = ADD.replace("(1,)", "(triton.cdiv(x.numel(), 1024),)")
+    (tmp_path / "candidate.py").write_text(blocks.replace("y.contiguous()", "y"))
+    found = pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, *flat, seed=0)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "layout"), found
+    assert "for sliced with a step inputs" in found.reasons[0].message
+    (tmp_path / "candidate.py").write_text(blocks)
+    assert pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, *flat, seed=0).is_right

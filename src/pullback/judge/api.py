@@ -34,7 +34,7 @@ from pullback.judge.compare import (
 from pullback.judge.plan import Plan, planned, serve_plan
 from pullback.judge.session import Session, run_sessions
 from pullback.judge.verdict import CHEATS, UNDECIDED, Outcome, Reason, Smallest, Verdict
-from pullback.judge.worker import WEIGHTS, Call, Job, Source, serve_candidate, serve_reference
+from pullback.judge.worker import WEIGHTS, Call, Job, Source, in_dtype, serve_candidate, serve_reference
 
 _SHRINK_SECONDS = 1.5
 _SAMPLES, _CONFIRMING = 8, 40
@@ -314,7 +314,7 @@ class _Trial:
                 clock = Stopwatch()
                 case = shrink(case, fails, lambda clock=clock: clock.seconds() < _SHRINK_SECONDS)  # type: ignore[misc]
             smallest = Smallest(
-                checked[-1].kind, cast(case, made.working).describe(), _code(self, call, case, made.working)
+                checked[-1].kind, in_dtype(case, made.working).describe(), _code(self, call, case, made.working)
             )
         return _first_of_each(checked), smallest
 
@@ -371,7 +371,7 @@ def _outcome(reasons: Sequence[Reason]) -> Outcome:
 
 def _code(trial: _Trial, call: Call, case: Case, dtype: torch.dtype) -> str:
     """A call as a script, which prints where the results of both functions differ most."""
-    case = cast(case, dtype)
+    case = in_dtype(case, dtype)
     names = variables(case)
     sources = {"candidate": trial.candidate, "reference": trial.reference}
     lines = entering_lines() if any(source.uses_triton for source in sources.values()) else []

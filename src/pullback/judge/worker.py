@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pullback._torch import tree_leaves, tree_unflatten
 from pullback.check import trial
-from pullback.check.case import Case, is_differentiable
+from pullback.check.case import Case, copy_tensor, is_differentiable
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Band, Precision, bands, cast
 from pullback.check.derivative.repeatable import fresh_memory_is_nan
@@ -256,7 +256,7 @@ class Runner:
         Raises:
             Raised: if the forward does.
         """
-        case = cast(call.case, dtype)
+        case = in_dtype(call.case, dtype)
         for shift in range(call.before):
             self.compute(call, case.map_inputs(lambda t, by=shift: t.roll(by + 1) if t.numel() else t, ""))  # type: ignore[misc]
         leaves = self._leaves(case, call.reuse)
@@ -293,7 +293,7 @@ class Runner:
             if not isinstance(value, Tensor):
                 leaves.append(value)
             elif reuse == "new" or not fits:
-                leaves.append(value.detach().clone(memory_format=torch.preserve_format))
+                leaves.append(copy_tensor(value))
             else:
                 held = self._held[position]
                 held.data.copy_(value)
@@ -355,6 +355,20 @@ class Runner:
             held[name].grad = None
             held[name].requires_grad_(value.requires_grad)
             leaves[next(k for k, leaf in enumerate(leaves) if leaf is value)] = held[name]
+
+
+def in_dtype(case: Case, dtype: torch.dtype) -> Case:
+    """The case in a dtype, with strides as they are: a conversion alone closes the gaps of a sliced tensor."""
+    new = cast(case, dtype)
+    pairs = {p: (t, new.values[p]) for p, t in case.strided.items() if t.stride() != new.values[p].stride()}
+    return new.with_values({p: _strided_as(like, t) for p, (like, t) in pairs.items()})
+
+
+def _strided_as(like: Tensor, t: Tensor) -> Tensor:
+    """The tensor in memory as that of another of its shape, where no element lies on another."""
+    length = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    is_apart = 0 not in like.stride() and t.numel() > 0
+    return t.new_zeros(length).as_strided(like.shape, like.stride()).copy_(t) if is_apart else t
 
 
 def _irregular(world: World, results: Sequence[Tensor | None]) -> str:

@@ -171,3 +171,45 @@ def test_kernels_get_inputs_that_are_sliced_with_a_step(tmp_path):
     assert "for sliced with a step inputs" in found.reasons[0].message
     (tmp_path / "candidate.py").write_text(blocks)
     assert pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, *flat, seed=0).is_right
+
+
+TOTAL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def total_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out, tl.sum(tl.load(x + i, i < n, other=0.0), 0))
+
+
+class Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.size = x.numel()
+        out = torch.empty((), dtype=x.dtype)
+        total_kernel[(1,)](x.contiguous(), out, ctx.size, BLOCK=triton.next_power_of_2(ctx.size))
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.expand(ctx.size)
+"""
+
+
+@needs_interpreter
+def test_lanes_that_a_load_leaves_undefined_are_in_no_sum(tmp_path):
+    full = torch.linspace(-1, 2, 8)  # a block
+    both = f"{tmp_path}/candidate.py:Total", f"{tmp_path}/reference.py:total"
+    (tmp_path / "reference.py").write_text("def total(x):\n    return x.sum()\n")
+    (tmp_path / "candidate.py").write_text(TOTAL.replace(", other=0.0", ""))
+    found = pullback.judge(*both, full, seed=0)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "memory"), found
+    assert "leaves undefined reach the result; output 0 is" in found.reasons[0].message
+    done = subprocess.run([sys.executable, "-c", found.smallest.code], capture_output=True, text=True)
+    numbers = [float(text.rsplit(" ", 1)[1]) for text in done.stdout.splitlines()[0].split(",")]
+    assert numbers[0] > numbers[1] + 900, done.stderr
+    (tmp_path / "candidate.py").write_text(TOTAL)
+    assert pullback.judge(*both, full, seed=0).is_right

@@ -138,7 +138,7 @@ class _Trial:
             declared = working
             base = cast(base, declared)
         self._base = base
-        calls = Calls(base, self.seed, plan.full).all()
+        calls = Calls(base, self.seed, plan.full).all(self.candidate.is_interpreted)
         made = self._compared(calls, declared, working, is_last=True)
         made.is_narrow = is_narrow_inside(*_both(first)) if working == torch.float64 else False
         found = self._found(made, is_guessed=given is None and not examples)
@@ -376,6 +376,9 @@ def _code(trial: _Trial, call: Call, case: Case, dtype: torch.dtype) -> str:
     sources = {"candidate": trial.candidate, "reference": trial.reference}
     lines = entering_lines() if any(source.uses_triton for source in sources.values()) else []
     lines += ["import torch", *(line for name, source in sources.items() for line in _loading(name, source))]
+    if call.undefined:  # a name keeps the world
+        world = f"interpreter.inside(interpreter.World(undefined={call.undefined}))"
+        lines += [f"world = {world}  # in lanes that are masked off without `other`", "world.__enter__()"]
     asked = [p for p, asks in zip(case.wrt, call.mask or (True,) * len(case.wrt), strict=True) if asks]
     for position, value in case.all_tensors.items():
         lines.append(bind(names[position], value, ".requires_grad_()" if position in asked else ""))

@@ -26,6 +26,8 @@ MOST = 70_000
 """Elements of the largest call."""
 _BLOCK = (131, 1031)
 """Sizes a little above those that a tile, a block or a warp has."""
+_UNDEFINED = 1e3
+"""What lanes hold, for 0, that a load without `other` leaves undefined."""
 _LABELS = re.compile(r"label|target")
 _IGNORED = -100
 """PyTorch's default of `ignore_index`."""
@@ -88,9 +90,10 @@ class Calls:
         self._draw = torch.Generator().manual_seed(seed)
         self._domain = Domain(base, None)
 
-    def all(self) -> list[Call]:
-        """Every call, the largest last."""
-        found = [*self._repeated(), *self._shapes(), *self._values(), *self._settings(), *self._large()]
+    def all(self, is_interpreted: bool) -> list[Call]:
+        """Every call, the largest last; some are for a candidate whose kernels are interpreted."""
+        found = [*self._repeated(), *self._shapes(), *self._values(), *self._settings()]
+        found += [*(self._undefined() if is_interpreted else ()), *self._large()]
         return [replace(call, cotangents=k) for k, call in enumerate(found)]
 
     def probe(self) -> list[Call]:
@@ -173,6 +176,13 @@ class Calls:
         for size in sizes:
             yield from self._resized({size: 1}, "one")
             yield from self._resized({size: self._between(size + 1, size + 5)}, "a little more")
+
+    def _undefined(self) -> Iterator[Call]:
+        """The example, and sizes that fill no block, with another number where loads leave lanes undefined."""
+        label = f"{_UNDEFINED:g} in undefined lanes"
+        change = {size: 2 * size + 1 for size in self._sizes()}
+        for call in (Call(self.fresh(self._base), label), *self._resized(change, label)):
+            yield replace(call, kind="memory", undefined=_UNDEFINED)
 
     def _large(self) -> Iterator[Call]:
         """Each size beyond some blocks, and one of them as far as it goes."""

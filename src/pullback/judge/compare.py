@@ -122,7 +122,7 @@ class Comparison:
         """Everything that is wrong with a call; of its numbers, the first tensor."""
         call, answer, right = self.calls[k], self.answers[k], self.rights[k]
         if answer.error:
-            if call.kind in ("shape", "layout", "settings") or call.is_extreme:
+            if call.kind in ("shape", "layout", "settings", "memory") or call.is_extreme:
                 self.refused.append(f"{call.label}: {answer.error}")
             else:
                 kind = "not-interpreted" if answer.error.startswith("UnsupportedError: ") else "raises"
@@ -226,6 +226,8 @@ class Comparison:
             return "precision", f"it computes in fewer digits than {_name(self.working)} has"
         if call.kind == "example" or not self._is_right_on_example():
             return ("value" if n < self.rights[k].outputs else "gradient"), ""
+        if call.undefined:
+            return "memory", "lanes that a load without `other` leaves undefined reach the result"
         return {"shape": "size", "values": "range"}.get(call.kind, call.kind), f"for {call.label}"
 
     def _is_same(self, j: int, n: int, got: Raw) -> bool:

@@ -29,7 +29,7 @@ WRONG: dict[str, str] = {
     "import": "cannot be imported",
     "raises": "raises an exception on a call of the example's kind",
     "crash": "ends its process, or does not return",
-    "memory": "a Triton kernel leaves the bounds, races, or leaves memory that is returned unwritten",
+    "memory": "a Triton kernel leaves the bounds, races, uses undefined lanes, or leaves results unwritten",
     "structure": "returns another number of tensors, or other shapes",
     "value": "a value is wrong",
     "gradient": "a gradient is wrong",

@@ -69,7 +69,8 @@ class Call:
     Attributes:
         case: its arguments.
         label: what is special about it.
-        kind: "example" (the example, or other values of that sort), "shape", "values", "settings" or "layout".
+        kind: "example" (the example, or other values of that sort), "shape", "values", "settings", "layout" or
+            "memory".
         reuse: see `Reuse`.
         cotangents: seed of the cotangents.
         uniform: whether these are ones, expanded, as `.sum()` gives.
@@ -77,6 +78,7 @@ class Call:
         fills_new: whether new tensors are filled with NaN.
         before: number of calls with shifted values before it, whose results are dropped.
         is_extreme: whether values are far outside the ordinary range.
+        undefined: what lanes hold that a load of an interpreted kernel masks off without `other`.
     """
 
     case: Case
@@ -89,6 +91,7 @@ class Call:
     fills_new: bool = False
     before: int = 0
     is_extreme: bool = False
+    undefined: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -261,7 +264,7 @@ class Runner:
             self.compute(call, case.map_inputs(lambda t, by=shift: t.roll(by + 1) if t.numel() else t, ""))  # type: ignore[misc]
         leaves = self._leaves(case, call.reuse)
         fills = fresh_memory_is_nan() if call.fills_new else nullcontext()
-        with fills, self._recording() as world:
+        with fills, self._recording(call.undefined) as world:
             run, cotangents = self._run(call, case, leaves)
             _limit(run.outputs)
             # Sent before the backward, which may fail, or change them.
@@ -276,10 +279,11 @@ class Runner:
         result.after = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         return result
 
-    def _recording(self) -> AbstractContextManager[World | None]:
+    def _recording(self, undefined: float) -> AbstractContextManager[World | None]:
         if not is_interpreted(self.target):
             return nullcontext()
-        return recording(lifts=False, rounds_tf32=False) if self.is_as_written else recording()
+        rounding = {"lifts": False, "rounds_tf32": False} if self.is_as_written else {}
+        return recording(undefined=undefined, **rounding)
 
     def _leaves(self, case: Case, reuse: Reuse) -> list[Any]:
         """The arguments of a call, in memory as `reuse` says."""

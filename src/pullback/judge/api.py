@@ -18,10 +18,10 @@ from pullback.check.cases.shrink import shrink
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Precision, cast
 from pullback.check.find.kernels import entering_lines
-from pullback.check.find.target import parse_target
+from pullback.check.find.target import function_names, parse_target, similar
 from pullback.check.runner.process import GIBIBYTE, ensure_can_fork
 from pullback.check.subject import device_of
-from pullback.errors import OptionError, PullbackError
+from pullback.errors import OptionError, PullbackError, TargetError
 from pullback.judge.calls import Calls
 from pullback.judge.compare import (
     Comparison,
@@ -78,8 +78,8 @@ def judge(
         `verdict.to_json()` is for programs.
 
     Raises:
-        TargetError: if there is no such file or module.
-        OptionError: if an option has a value that it cannot take.
+        TargetError: if there is no such file or module, a target lacks a name, or the reference cannot be imported.
+        OptionError: if an option has a value that it cannot take, or the function of `examples` fails.
         RunnerError: if the platform has no fork.
 
     Example:
@@ -89,7 +89,7 @@ def judge(
     """
     for target in (candidate, reference):
         if isinstance(target, str):
-            parse_target(target)
+            _ensure_named(target)
         elif not callable(target):
             raise OptionError(f"a {type(target).__name__} cannot be judged: give a callable, or FILE:NAME")
     for name, number in (("seconds", seconds), ("memory", memory)):
@@ -104,6 +104,18 @@ def judge(
         sources = Source.of(candidate), Source.of(reference)
         trial = _Trial(*sources, tuple(forbid), seed, seconds, int(memory * GIBIBYTE), folder)
         return trial.verdict(given, examples)
+
+
+def _ensure_named(spec: str) -> None:
+    """Ensure that a target names what is judged.
+
+    Raises:
+        TargetError: if it does not, or there is no such file or module.
+    """
+    target = parse_target(spec)
+    if not target.name:
+        names = similar("", function_names(spec))
+        raise TargetError(f"name a function of {target.where}, as in {target.where}:NAME{names}")
 
 
 @dataclass
@@ -124,6 +136,8 @@ class _Trial:
         blank = Verdict("inconclusive", self.candidate.name, self.reference.name, seed=self.seed)
         try:
             plan = self._planned(given, examples)
+        except (TargetError, OptionError):
+            raise
         except PullbackError as error:
             reason = Reason("no-example", str(error))
             return replace(blank, reasons=(reason,), seconds=clock.seconds())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -103,7 +104,8 @@ def test_what_kernels_do_to_memory(judged, store, verdict, kind, message):
 @needs_interpreter
 def test_candidate_that_does_not_take_the_guessed_example_is_not_judged(tmp_path, judged):
     found = judged("tl.static_assert(False)")
-    assert (found.verdict, found.reasons[0].kind) == ("inconclusive", "no-example")
+    assert (found.verdict, found.reasons[0].kind, found.refused) == ("inconclusive", "no-example", ())
+    assert re.match(r"the guessed example \(x: .*\) does not suit the candidate; give one", found.reasons[0].message)
     assert judged("tl.static_assert(False)", X).verdict == "wrong"
 
 

@@ -42,6 +42,8 @@ _SAMPLES, _CONFIRMING = 8, 40
 _AS_WRITTEN = 4
 """Number of calls in which kernels round as they are written."""
 _ORDER = [*CHEATS, *("import", "crash", "memory", "raises", "structure", "value", "gradient")]
+_SHOWN = 3
+"""Calls that are named for each exception."""
 _LARGEST_SEED = 2**31
 
 
@@ -168,7 +170,7 @@ class _Trial:
             verdict=_outcome(reasons),
             reasons=tuple(reasons),
             smallest=smallest,
-            refused=tuple(made.refused),
+            refused=tuple(_refusal(error, labels) for error, labels in made.refused.items()),
             remarks=tuple(self._remarks),
             calls=len(made.answers),
             compared=made.compared,
@@ -199,7 +201,9 @@ class _Trial:
             seen = [reason for reason in found if reason.kind in CHEATS and reason.bar is None]
             return seen or [Reason("blunt", UNDECIDED["blunt"])]
         if is_guessed and (raised := [reason for reason in found if reason.kind == "raises" and not reason.position]):
-            return [Reason("no-example", f"the candidate does not take the guessed example: {raised[0].message}")]
+            made.refused.clear()
+            what = f"the guessed example ({self._base.describe()}) does not suit the candidate"
+            return [Reason("no-example", f"{what}; give one with --inputs FILE:FUNCTION ({raised[0].message})")]
         if any(reason.kind == "memory" for reason in found):  # in other calls than these, all of a result is unwritten
             found = [reason for reason in found if reason.kind != "unwritten"]
         if not made.compared and not found:
@@ -372,6 +376,12 @@ def _first_of_each(found: Sequence[Reason]) -> list[Reason]:
     for reason in found:
         first.setdefault(reason.kind, reason)
     return list(first.values())
+
+
+def _refusal(error: str, labels: Sequence[str]) -> str:
+    """An exception, and the first of the calls that raise it."""
+    calls = "a call" if len(labels) == 1 else f"{len(labels)} calls"
+    return f"{error} ({calls}: {'; '.join(labels[:_SHOWN])}{'; …' * (len(labels) > _SHOWN)})"
 
 
 def _outcome(reasons: Sequence[Reason]) -> Outcome:

@@ -98,7 +98,7 @@ class Comparison:
         working: dtype of the floating inputs of the candidate.
         is_declared: whether the candidate was written for that dtype.
         is_narrow: whether it computes in fewer digits inside.
-        refused: labels of calls that the candidate refuses, with its exception.
+        refused: labels of calls that the candidate refuses, by its exception.
         compared: numbers that were compared.
     """
 
@@ -110,7 +110,7 @@ class Comparison:
     is_narrow: bool = False
 
     def __post_init__(self) -> None:
-        self.refused: list[str] = []
+        self.refused: dict[str, list[str]] = {}
         self.compared = 0
         self._sizes: dict[str, tuple[float, float]] = {}
 
@@ -123,7 +123,7 @@ class Comparison:
         call, answer, right = self.calls[k], self.answers[k], self.rights[k]
         if answer.error:
             if call.kind in ("shape", "layout", "settings", "memory") or call.is_extreme:
-                self.refused.append(f"{call.label}: {answer.error}")
+                self.refused.setdefault(answer.error, []).append(call.label)
             else:
                 kind = "not-interpreted" if answer.error.startswith("UnsupportedError: ") else "raises"
                 yield self._reason(k, kind, f"the {answer.stage or 'call'} raises {answer.error}")

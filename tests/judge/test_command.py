@@ -186,6 +186,7 @@ def test_text_and_file(tmp_path, monkeypatch):
     done = CliRunner().invoke(program, [*command, "--json", "verdict.json"])
     assert done.exit_code == 1
     assert re.match(r"candidate\.py:solution  wrong  against reference\.py:formula  \d+ calls, ", done.stdout)
+    assert re.search(r"value: output 0\[\d, \d\] is \S+; expected \S+ \(on the example\)\n", done.stdout), done.stdout
     verdict = json.loads(Path("verdict.json").read_text())
     names = {}
     exec("def candidate(x, weight): return x\nreference = candidate\n" + verdict["smallest"]["code"], names)

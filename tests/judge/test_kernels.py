@@ -209,7 +209,7 @@ def test_lanes_that_a_load_leaves_undefined_are_in_no_sum(tmp_path):
     (tmp_path / "candidate.py").write_text(TOTAL.replace(", other=0.0", ""))
     found = pullback.judge(*both, full, seed=0)
     assert (found.verdict, found.reasons[0].kind) == ("wrong", "memory"), found
-    assert "leaves undefined reach the result; output 0 is" in found.reasons[0].message
+    assert "leaves undefined reach the result: output 0 is" in found.reasons[0].message
     done = subprocess.run([sys.executable, "-c", found.smallest.code], capture_output=True, text=True)
     numbers = [float(text.rsplit(" ", 1)[1]) for text in done.stdout.splitlines()[0].split(",")]
     assert numbers[0] > numbers[1] + 900, done.stderr

@@ -152,7 +152,7 @@ def test_refused_sizes_are_listed():
     verdict = pullback.judge(candidate, cube, normal(4, 5))
     assert verdict.is_right
     (line,) = verdict.refused
-    assert re.fullmatch(r"ValueError: five columns only \(\d+ calls: other sizes: size .*; …\)", line), line
+    assert re.fullmatch(r"ValueError: five columns only \(\d+ calls: other sizes \(.*; …\)", line), line
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.bool, torch.int32])

@@ -123,7 +123,7 @@ class Calls:
     def _repeated(self) -> Iterator[Call]:
         """The example, and calls of its sizes that differ from it in as little as a result may be remembered by."""
         base = self._base
-        yield Call(base, "the example")
+        yield Call(base, "on the example")
         yield Call(self.fresh(base), "other values, in the same tensors", reuse="object")
         yield Call(self.fresh(base), "other values, in the same memory", reuse="memory")
         other = self.fresh(base)
@@ -162,7 +162,7 @@ class Calls:
             return
         if shapes != [t.shape for t in self._base.all_tensors.values()]:
             sizes = ", ".join(f"{old} -> {new}" for old, new in change.items() if old != new)
-            yield Call(replace(self.fresh(case), label="resized"), f"{label}: size {sizes}", "shape")
+            yield Call(replace(self.fresh(case), label="resized"), f"{label} ({sizes})", "shape")
 
     def _shapes(self) -> Iterator[Call]:
         sizes = self._sizes()
@@ -171,11 +171,11 @@ class Calls:
         for low, high in ((1, 2), (2, 3), (1, 3)):
             new = {size: self._between(low * size + 1, high * size + 7) for size in sizes}
             yield from self._resized(new, "other sizes")
-        yield from self._resized({size: 2 * size for size in sizes}, "doubled")
-        yield from self._resized({size: max(1, size // 2) for size in sizes}, "halved")
+        yield from self._resized({size: 2 * size for size in sizes}, "doubled sizes")
+        yield from self._resized({size: max(1, size // 2) for size in sizes}, "halved sizes")
         for size in sizes:
-            yield from self._resized({size: 1}, "one")
-            yield from self._resized({size: self._between(size + 1, size + 5)}, "a little more")
+            yield from self._resized({size: 1}, "a size of 1")
+            yield from self._resized({size: self._between(size + 1, size + 5)}, "a slightly larger size")
 
     def _undefined(self) -> Iterator[Call]:
         """The example, and sizes that fill no block, with another number where loads leave lanes undefined."""
@@ -195,10 +195,10 @@ class Calls:
         for size in sorted(several, key=lambda size: size == farthest):
             for block in _BLOCK:
                 if size < block and block ** several[size] <= MOST_OF_RESULT:
-                    yield from self._resized({size: block}, "beyond a block")
+                    yield from self._resized({size: block}, "a size beyond a block")
         if farthest is not None:
             rest = max(shape.numel() // (farthest if farthest in shape else 1) for shape in shapes)
-            yield from self._resized({farthest: MOST // rest - self._between(0, 4)}, "large")
+            yield from self._resized({farthest: MOST // rest - self._between(0, 4)}, "a large size")
 
     def _values(self) -> Iterator[Call]:
         base = self._base

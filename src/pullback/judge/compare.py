@@ -188,12 +188,12 @@ class Comparison:
         at, index = band.worst(flat, wrong)
         expected, value = float(band.expected[at]), float(flat[at])
         kind, why = self._kind(k, n, band, got, flat, wrong)
-        numbers = f"{name}{subscript(index)} is {show(value)}, and {show(expected)} is right"
+        numbers = f"{name}{subscript(index)} is {show(value)}; expected {show(expected)}"
         if got is None:
-            numbers = f"{name} is missing; {show(expected)} is right"
+            numbers = f"{name} is missing; expected {show(expected)}"
         return Reason(
             kind,
-            f"{why}{'; ' * bool(why)}{numbers}",
+            f"{why}{': ' * bool(why)}{numbers}",
             self.calls[k].label,
             name,
             index,

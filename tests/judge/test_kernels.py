@@ -117,7 +117,8 @@ def test_smallest_code_is_a_script_that_shows_the_difference(judged):
     assert "candidate" in output, done.stderr
     numbers = [float(text.rsplit(" ", 1)[1]) for text in output.split(",")]
     assert numbers[0] == pytest.approx(1.25 * numbers[1])
-    assert gradient.startswith("result 1")
+    assert gradient.startswith("gradient of x: candidate ")
+    assert found.smallest.code.count("import runpy") == 1
 
 
 @needs_interpreter

@@ -399,7 +399,8 @@ def _code(trial: _Trial, call: Call, case: Case, dtype: torch.dtype) -> str:
     names = variables(case)
     sources = {"candidate": trial.candidate, "reference": trial.reference}
     lines = entering_lines() if any(source.uses_triton for source in sources.values()) else []
-    lines += ["import torch", *(line for name, source in sources.items() for line in _loading(name, source))]
+    loading = [line for name, source in sources.items() for line in _loading(name, source)]
+    lines += ["import torch", *dict.fromkeys(loading)]  # two files need one import of runpy
     if call.undefined:  # a name keeps the world
         world = f"interpreter.inside(interpreter.World(undefined={call.undefined}))"
         lines += [f"world = {world}  # in lanes that are masked off without `other`", "world.__enter__()"]
@@ -409,7 +410,8 @@ def _code(trial: _Trial, call: Call, case: Case, dtype: torch.dtype) -> str:
     text, _, weights = (part.rstrip(", ") for part in call_text(case).partition(f"{WEIGHTS}="))
     made = f"torch.func.functional_call(fn, {weights}, ({text},))" if weights else f"fn({text})"
     weight = "1.0" if call.uniform else "torch.linspace(-1, 2, o.numel(), dtype=o.dtype).reshape(o.shape)"
-    comparing = _COMPARING.format(call=made, inputs=", ".join(names[p] for p in asked), weight=weight)
+    gradients = ", ".join(f"{f'gradient of {case.names[p]}'!r}: {names[p]}" for p in asked)
+    comparing = _COMPARING.format(call=made, inputs=gradients, weight=weight)
     return "\n".join([*lines, *comparing.strip().splitlines()])
 
 
@@ -418,12 +420,13 @@ def results(fn):
     leaves = torch.utils._pytree.tree_leaves({call})
     outs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     total = sum((o * {weight}).sum() for o in outs if o.requires_grad)
-    inputs = [{inputs}]
-    return outs + list(torch.autograd.grad(total, inputs, materialize_grads=True) if inputs else [])
+    inputs = {{{inputs}}}
+    gradients = torch.autograd.grad(total, [*inputs.values()], materialize_grads=True) if inputs else []
+    return {{f"output {{k}}": out for k, out in enumerate(outs)}} | dict(zip(inputs, gradients))
 
-for k, (mine, right) in enumerate(zip(results(candidate), results(reference))):
+for (name, mine), right in zip(results(candidate).items(), results(reference).values()):
     at = (mine - right).abs().nan_to_num(nan=torch.inf).argmax()
-    print(f"result {{k}}: candidate {{mine.flatten()[at]}}, reference {{right.flatten()[at]}}")
+    print(f"{{name}}: candidate {{mine.flatten()[at]}}, reference {{right.flatten()[at]}}")
 """
 """The end of a script; its results are the outputs, and the gradients of a weighted sum of them."""
 

@@ -170,7 +170,7 @@ class Verdict:
             if reason.bar is not None:
                 found.append(f"    error bar {reason.bar:.2g}; {reason.failing} of {reason.compared} numbers are wrong")
         if self.smallest is not None:
-            found.append(f"  smallest failing call: {self.smallest.inputs}")
+            found.append(f"  smallest failing call: {self.smallest.inputs} (--json - has a script)")
         if self.is_right and self.error is not None:
             found.append(f"  largest relative error {self.error:.2g}, computed in {self.computed}")
         if self.refused:

@@ -121,6 +121,13 @@ def test_smallest_code_is_a_script_that_shows_the_difference(judged):
     assert found.smallest.code.count("import runpy") == 1
 
 
+def test_kernel_alone_is_not_judged(tmp_path):
+    (tmp_path / "candidate.py").write_text(KERNEL)
+    found = pullback.judge(f"{tmp_path}/candidate.py:square_kernel", torch.square, X)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "import"), found
+    assert found.reasons[0].message == "square_kernel is a Triton kernel: name the Function that launches it"
+
+
 @needs_interpreter
 def test_kernels_that_round_in_fewer_digits_than_their_inputs_are_wrong(judged):
     rounded = "tl.store(y + i, (a.to(tl.float16) * a.to(tl.float16)).to(tl.float32), mask=i < n)"

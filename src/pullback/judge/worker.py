@@ -44,7 +44,7 @@ from pullback.check.find.target import parse_target
 from pullback.check.runner.process import Channel, limit_memory, ordinary_modes
 from pullback.check.subject import is_carried
 from pullback.check.trial import ForwardRun, Raised, describe_error, guarded, reseed, standard_cotangents, vjp
-from pullback.errors import PullbackError
+from pullback.errors import PullbackError, TargetError
 from pullback.judge import wire
 from pullback.judge.sandbox import Watch, enter
 from pullback.judge.wire import digest, sent
@@ -137,9 +137,11 @@ class Source:
         """Import the object; a class of modules is constructed, from the same random state everywhere.
 
         Raises:
-            TargetError: if there is none.
+            TargetError: if there is none, or it is a Triton kernel, which has no gradient.
         """
         found = load_object(self.spec) if self.spec else self.obj
+        if any(cls.__name__ == "KernelInterface" for cls in type(found).__mro__):  # of Triton, which may be absent
+            raise TargetError(f"{self.name.rpartition(':')[2]} is a Triton kernel: name the Function that launches it")
         if isinstance(found, type) and issubclass(found, torch.nn.Module):
             reseed()
             return found()

@@ -144,6 +144,34 @@ def test_bad_targets_are_usage_errors(judged):
         pullback.judge(3, torch.sin)
 
 
+@pytest.mark.parametrize(
+    ("reference", "inputs", "message"),
+    [
+        ("reference.py:formular", "inputs", "no 'formular' in reference.py; did you mean formula?"),
+        (
+            "reference.py",
+            "inputs",
+            "name a function of reference.py, as in reference.py:NAME; there are formula, inputs",
+        ),
+        (
+            "reference.py:formula",
+            "input",
+            "--inputs reference.py:input: no 'input' in reference.py; did you mean inputs?",
+        ),
+        ("reference.py:formula", "formula", "--inputs reference.py:formula: for formula, it raised TypeError: "),
+    ],
+)
+def test_command_that_cannot_run_gives_no_verdict(judged, reference, inputs, message):
+    with pytest.raises(pullback.PullbackError, match=re.escape(message)):
+        judged(RIGHT, "--inputs", f"reference.py:{inputs}", reference=reference)
+
+
+def test_mistyped_name_of_a_candidate_is_wrong_and_has_a_suggestion(judged):
+    status, verdict = judged(RIGHT.replace("solution", "solutions"))
+    assert (status, kinds(verdict)) == (1, {"import"})
+    assert verdict["reasons"][0]["message"] == "no 'solution' in candidate.py; did you mean solutions?"
+
+
 def test_reference_that_fails_is_inconclusive(judged):
     Path("reference.py").write_text(REFERENCE.replace("return x *", "return y *"))
     status, verdict = judged(RIGHT)
@@ -158,6 +186,7 @@ def test_text_and_file(tmp_path, monkeypatch):
     done = CliRunner().invoke(program, [*command, "--json", "verdict.json"])
     assert done.exit_code == 1
     assert re.match(r"candidate\.py:solution  wrong  against reference\.py:formula  \d+ calls, ", done.stdout)
+    assert re.search(r"value: output 0\[\d, \d\] is \S+; expected \S+ \(on the example\)\n", done.stdout), done.stdout
     verdict = json.loads(Path("verdict.json").read_text())
     names = {}
     exec("def candidate(x, weight): return x\nreference = candidate\n" + verdict["smallest"]["code"], names)

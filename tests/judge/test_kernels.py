@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -103,7 +104,8 @@ def test_what_kernels_do_to_memory(judged, store, verdict, kind, message):
 @needs_interpreter
 def test_candidate_that_does_not_take_the_guessed_example_is_not_judged(tmp_path, judged):
     found = judged("tl.static_assert(False)")
-    assert (found.verdict, found.reasons[0].kind) == ("inconclusive", "no-example")
+    assert (found.verdict, found.reasons[0].kind, found.refused) == ("inconclusive", "no-example", ())
+    assert re.match(r"the guessed example \(x: .*\) does not suit the candidate; give one", found.reasons[0].message)
     assert judged("tl.static_assert(False)", X).verdict == "wrong"
 
 
@@ -115,7 +117,15 @@ def test_smallest_code_is_a_script_that_shows_the_difference(judged):
     assert "candidate" in output, done.stderr
     numbers = [float(text.rsplit(" ", 1)[1]) for text in output.split(",")]
     assert numbers[0] == pytest.approx(1.25 * numbers[1])
-    assert gradient.startswith("result 1")
+    assert gradient.startswith("gradient of x: candidate ")
+    assert found.smallest.code.count("import runpy") == 1
+
+
+def test_kernel_alone_is_not_judged(tmp_path):
+    (tmp_path / "candidate.py").write_text(KERNEL)
+    found = pullback.judge(f"{tmp_path}/candidate.py:square_kernel", torch.square, X)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "import"), found
+    assert found.reasons[0].message == "square_kernel is a Triton kernel: name the Function that launches it"
 
 
 @needs_interpreter
@@ -125,3 +135,91 @@ def test_kernels_that_round_in_fewer_digits_than_their_inputs_are_wrong(judged):
     assert (found.verdict, found.reasons[0].kind) == ("wrong", "precision"), found
     assert "in float32, as the kernels are written, output 0" in found.reasons[0].message
     assert judged(STORE, X).is_right
+
+
+ADD = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n, 0.0) + tl.load(y + i, i < n, 0.0), mask=i < n)
+
+
+class Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        out = torch.zeros(x.shape, dtype=x.dtype)
+        add_kernel[(1,)](x.contiguous(), y.contiguous(), out, x.numel(), BLOCK=1024)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g
+"""
+
+
+@needs_interpreter
+def test_tensors_of_one_shape_reach_beyond_a_block(tmp_path):
+    (tmp_path / "candidate.py").write_text(ADD)
+    found = pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, X, X.flip(0), seed=0)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "size"), found
+    (tmp_path / "candidate.py").write_text(ADD.replace("(1,)", "(triton.cdiv(x.numel(), 1024),)"))
+    assert pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, X, X.flip(0), seed=0).is_right
+
+
+@needs_interpreter
+def test_kernels_get_inputs_that_are_sliced_with_a_step(tmp_path):
+    flat = torch.linspace(-2, 2, 9), torch.linspace(1, 3, 9)  # of one dimension: there is no transposed call
+    blocks = ADD.replace("(1,)", "(triton.cdiv(x.numel(), 1024),)")
+    (tmp_path / "candidate.py").write_text(blocks.replace("y.contiguous()", "y"))
+    found = pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, *flat, seed=0)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "layout"), found
+    assert "for sliced with a step inputs" in found.reasons[0].message
+    (tmp_path / "candidate.py").write_text(blocks)
+    assert pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, *flat, seed=0).is_right
+
+
+TOTAL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def total_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out, tl.sum(tl.load(x + i, i < n, other=0.0), 0))
+
+
+class Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.size = x.numel()
+        out = torch.empty((), dtype=x.dtype)
+        total_kernel[(1,)](x.contiguous(), out, ctx.size, BLOCK=triton.next_power_of_2(ctx.size))
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.expand(ctx.size)
+"""
+
+
+@needs_interpreter
+def test_lanes_that_a_load_leaves_undefined_are_in_no_sum(tmp_path):
+    full = torch.linspace(-1, 2, 8)  # a block
+    both = f"{tmp_path}/candidate.py:Total", f"{tmp_path}/reference.py:total"
+    (tmp_path / "reference.py").write_text("def total(x):\n    return x.sum()\n")
+    (tmp_path / "candidate.py").write_text(TOTAL.replace(", other=0.0", ""))
+    found = pullback.judge(*both, full, seed=0)
+    assert (found.verdict, found.reasons[0].kind) == ("wrong", "memory"), found
+    assert "leaves undefined reach the result: output 0 is" in found.reasons[0].message
+    done = subprocess.run([sys.executable, "-c", found.smallest.code], capture_output=True, text=True)
+    numbers = [float(text.rsplit(" ", 1)[1]) for text in done.stdout.splitlines()[0].split(",")]
+    assert numbers[0] > numbers[1] + 900, done.stderr
+    (tmp_path / "candidate.py").write_text(TOTAL)
+    assert pullback.judge(*both, full, seed=0).is_right

@@ -15,7 +15,9 @@ from pullback.cli.options import TARGET
 @click.argument("reference", type=TARGET, metavar="REFERENCE")
 @click.option("--inputs", type=TARGET, metavar="FILE:FUNCTION", help="Take an example call from this function.")
 @click.option("--forbid", multiple=True, metavar="NAME", help="Forbid an operator (softmax) or a module.")
-@click.option("--json", "file", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE", help="Write JSON.")
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE", help="Write JSON; - is stdout."
+)
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Repeat the calls of a run.")
 @click.option("--seconds", type=float, default=60.0, show_default=True, metavar="S", help="Limit on all calls.")
 @click.option("--memory", type=float, default=8.0, show_default=True, metavar="GIB", help="Limit on memory.")
@@ -29,7 +31,7 @@ def judge(
     seconds: float,
     memory: float,
 ) -> int:
-    """Judge whether CANDIDATE computes what REFERENCE does: value, derivatives, and by itself.
+    """Compare CANDIDATE with REFERENCE: values, first derivatives, and whether it takes shortcuts.
 
     Both are FILE:NAME or MODULE:NAME: a Function, a callable or a module, and a formula in plain PyTorch with the same
     arguments. Both are imported and run, in processes of their own. Exit status: 0 right, 1 wrong or cheats, 2

@@ -18,10 +18,10 @@ from pullback.check.cases.shrink import shrink
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Precision, cast
 from pullback.check.find.kernels import entering_lines
-from pullback.check.find.target import parse_target
+from pullback.check.find.target import function_names, parse_target, similar
 from pullback.check.runner.process import GIBIBYTE, ensure_can_fork
 from pullback.check.subject import device_of
-from pullback.errors import OptionError, PullbackError
+from pullback.errors import OptionError, PullbackError, TargetError
 from pullback.judge.calls import Calls
 from pullback.judge.compare import (
     Comparison,
@@ -34,7 +34,7 @@ from pullback.judge.compare import (
 from pullback.judge.plan import Plan, planned, serve_plan
 from pullback.judge.session import Session, run_sessions
 from pullback.judge.verdict import CHEATS, UNDECIDED, Outcome, Reason, Smallest, Verdict
-from pullback.judge.worker import WEIGHTS, Call, Job, Source, serve_candidate, serve_reference
+from pullback.judge.worker import WEIGHTS, Call, Job, Source, in_dtype, serve_candidate, serve_reference
 
 _SHRINK_SECONDS = 1.5
 _SAMPLES, _CONFIRMING = 8, 40
@@ -42,6 +42,8 @@ _SAMPLES, _CONFIRMING = 8, 40
 _AS_WRITTEN = 4
 """Number of calls in which kernels round as they are written."""
 _ORDER = [*CHEATS, *("import", "crash", "memory", "raises", "structure", "value", "gradient")]
+_SHOWN = 3
+"""Calls that are named for each exception."""
 _LARGEST_SEED = 2**31
 
 
@@ -78,8 +80,8 @@ def judge(
         `verdict.to_json()` is for programs.
 
     Raises:
-        TargetError: if there is no such file or module.
-        OptionError: if an option has a value that it cannot take.
+        TargetError: if there is no such file or module, a target lacks a name, or the reference cannot be imported.
+        OptionError: if an option has a value that it cannot take, or the function of `examples` fails.
         RunnerError: if the platform has no fork.
 
     Example:
@@ -89,7 +91,7 @@ def judge(
     """
     for target in (candidate, reference):
         if isinstance(target, str):
-            parse_target(target)
+            _ensure_named(target)
         elif not callable(target):
             raise OptionError(f"a {type(target).__name__} cannot be judged: give a callable, or FILE:NAME")
     for name, number in (("seconds", seconds), ("memory", memory)):
@@ -104,6 +106,18 @@ def judge(
         sources = Source.of(candidate), Source.of(reference)
         trial = _Trial(*sources, tuple(forbid), seed, seconds, int(memory * GIBIBYTE), folder)
         return trial.verdict(given, examples)
+
+
+def _ensure_named(spec: str) -> None:
+    """Ensure that a target names what is judged.
+
+    Raises:
+        TargetError: if it does not, or there is no such file or module.
+    """
+    target = parse_target(spec)
+    if not target.name:
+        names = similar("", function_names(spec))
+        raise TargetError(f"name a function of {target.where}, as in {target.where}:NAME{names}")
 
 
 @dataclass
@@ -124,6 +138,8 @@ class _Trial:
         blank = Verdict("inconclusive", self.candidate.name, self.reference.name, seed=self.seed)
         try:
             plan = self._planned(given, examples)
+        except (TargetError, OptionError):
+            raise
         except PullbackError as error:
             reason = Reason("no-example", str(error))
             return replace(blank, reasons=(reason,), seconds=clock.seconds())
@@ -138,7 +154,7 @@ class _Trial:
             declared = working
             base = cast(base, declared)
         self._base = base
-        calls = Calls(base, self.seed, plan.full).all()
+        calls = Calls(base, self.seed, plan.full).all(self.candidate.is_interpreted)
         made = self._compared(calls, declared, working, is_last=True)
         made.is_narrow = is_narrow_inside(*_both(first)) if working == torch.float64 else False
         found = self._found(made, is_guessed=given is None and not examples)
@@ -154,7 +170,7 @@ class _Trial:
             verdict=_outcome(reasons),
             reasons=tuple(reasons),
             smallest=smallest,
-            refused=tuple(made.refused),
+            refused=tuple(_refusal(error, labels) for error, labels in made.refused.items()),
             remarks=tuple(self._remarks),
             calls=len(made.answers),
             compared=made.compared,
@@ -185,7 +201,9 @@ class _Trial:
             seen = [reason for reason in found if reason.kind in CHEATS and reason.bar is None]
             return seen or [Reason("blunt", UNDECIDED["blunt"])]
         if is_guessed and (raised := [reason for reason in found if reason.kind == "raises" and not reason.position]):
-            return [Reason("no-example", f"the candidate does not take the guessed example: {raised[0].message}")]
+            made.refused.clear()
+            what = f"the guessed example ({self._base.describe()}) does not suit the candidate"
+            return [Reason("no-example", f"{what}; give one with --inputs FILE:FUNCTION ({raised[0].message})")]
         if any(reason.kind == "memory" for reason in found):  # in other calls than these, all of a result is unwritten
             found = [reason for reason in found if reason.kind != "unwritten"]
         if not made.compared and not found:
@@ -314,7 +332,7 @@ class _Trial:
                 clock = Stopwatch()
                 case = shrink(case, fails, lambda clock=clock: clock.seconds() < _SHRINK_SECONDS)  # type: ignore[misc]
             smallest = Smallest(
-                checked[-1].kind, cast(case, made.working).describe(), _code(self, call, case, made.working)
+                checked[-1].kind, in_dtype(case, made.working).describe(), _code(self, call, case, made.working)
             )
         return _first_of_each(checked), smallest
 
@@ -360,6 +378,12 @@ def _first_of_each(found: Sequence[Reason]) -> list[Reason]:
     return list(first.values())
 
 
+def _refusal(error: str, labels: Sequence[str]) -> str:
+    """An exception, and the first of the calls that raise it."""
+    calls = "a call" if len(labels) == 1 else f"{len(labels)} calls"
+    return f"{error} ({calls}: {'; '.join(labels[:_SHOWN])}{'; …' * (len(labels) > _SHOWN)})"
+
+
 def _outcome(reasons: Sequence[Reason]) -> Outcome:
     kinds = {reason.kind for reason in reasons}
     if kinds & CHEATS.keys():
@@ -371,18 +395,23 @@ def _outcome(reasons: Sequence[Reason]) -> Outcome:
 
 def _code(trial: _Trial, call: Call, case: Case, dtype: torch.dtype) -> str:
     """A call as a script, which prints where the results of both functions differ most."""
-    case = cast(case, dtype)
+    case = in_dtype(case, dtype)
     names = variables(case)
     sources = {"candidate": trial.candidate, "reference": trial.reference}
     lines = entering_lines() if any(source.uses_triton for source in sources.values()) else []
-    lines += ["import torch", *(line for name, source in sources.items() for line in _loading(name, source))]
+    loading = [line for name, source in sources.items() for line in _loading(name, source)]
+    lines += ["import torch", *dict.fromkeys(loading)]  # two files need one import of runpy
+    if call.undefined:  # a name keeps the world
+        world = f"interpreter.inside(interpreter.World(undefined={call.undefined}))"
+        lines += [f"world = {world}  # in lanes that are masked off without `other`", "world.__enter__()"]
     asked = [p for p, asks in zip(case.wrt, call.mask or (True,) * len(case.wrt), strict=True) if asks]
     for position, value in case.all_tensors.items():
         lines.append(bind(names[position], value, ".requires_grad_()" if position in asked else ""))
     text, _, weights = (part.rstrip(", ") for part in call_text(case).partition(f"{WEIGHTS}="))
     made = f"torch.func.functional_call(fn, {weights}, ({text},))" if weights else f"fn({text})"
     weight = "1.0" if call.uniform else "torch.linspace(-1, 2, o.numel(), dtype=o.dtype).reshape(o.shape)"
-    comparing = _COMPARING.format(call=made, inputs=", ".join(names[p] for p in asked), weight=weight)
+    gradients = ", ".join(f"{f'gradient of {case.names[p]}'!r}: {names[p]}" for p in asked)
+    comparing = _COMPARING.format(call=made, inputs=gradients, weight=weight)
     return "\n".join([*lines, *comparing.strip().splitlines()])
 
 
@@ -391,12 +420,13 @@ def results(fn):
     leaves = torch.utils._pytree.tree_leaves({call})
     outs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     total = sum((o * {weight}).sum() for o in outs if o.requires_grad)
-    inputs = [{inputs}]
-    return outs + list(torch.autograd.grad(total, inputs, materialize_grads=True) if inputs else [])
+    inputs = {{{inputs}}}
+    gradients = torch.autograd.grad(total, [*inputs.values()], materialize_grads=True) if inputs else []
+    return {{f"output {{k}}": out for k, out in enumerate(outs)}} | dict(zip(inputs, gradients))
 
-for k, (mine, right) in enumerate(zip(results(candidate), results(reference))):
+for (name, mine), right in zip(results(candidate).items(), results(reference).values()):
     at = (mine - right).abs().nan_to_num(nan=torch.inf).argmax()
-    print(f"result {{k}}: candidate {{mine.flatten()[at]}}, reference {{right.flatten()[at]}}")
+    print(f"{{name}}: candidate {{mine.flatten()[at]}}, reference {{right.flatten()[at]}}")
 """
 """The end of a script; its results are the outputs, and the gradients of a weighted sum of them."""
 

@@ -26,6 +26,8 @@ MOST = 70_000
 """Elements of the largest call."""
 _BLOCK = (131, 1031)
 """Sizes a little above those that a tile, a block or a warp has."""
+_UNDEFINED = 1e3
+"""What lanes hold, for 0, that a load without `other` leaves undefined."""
 _LABELS = re.compile(r"label|target")
 _IGNORED = -100
 """PyTorch's default of `ignore_index`."""
@@ -88,9 +90,10 @@ class Calls:
         self._draw = torch.Generator().manual_seed(seed)
         self._domain = Domain(base, None)
 
-    def all(self) -> list[Call]:
-        """Every call, the largest last."""
-        found = [*self._repeated(), *self._shapes(), *self._values(), *self._settings(), *self._large()]
+    def all(self, is_interpreted: bool) -> list[Call]:
+        """Every call, the largest last; some are for a candidate whose kernels are interpreted."""
+        found = [*self._repeated(), *self._shapes(), *self._values(), *self._settings()]
+        found += [*(self._undefined() if is_interpreted else ()), *self._large()]
         return [replace(call, cotangents=k) for k, call in enumerate(found)]
 
     def probe(self) -> list[Call]:
@@ -120,7 +123,7 @@ class Calls:
     def _repeated(self) -> Iterator[Call]:
         """The example, and calls of its sizes that differ from it in as little as a result may be remembered by."""
         base = self._base
-        yield Call(base, "the example")
+        yield Call(base, "on the example")
         yield Call(self.fresh(base), "other values, in the same tensors", reuse="object")
         yield Call(self.fresh(base), "other values, in the same memory", reuse="memory")
         other = self.fresh(base)
@@ -159,7 +162,7 @@ class Calls:
             return
         if shapes != [t.shape for t in self._base.all_tensors.values()]:
             sizes = ", ".join(f"{old} -> {new}" for old, new in change.items() if old != new)
-            yield Call(replace(self.fresh(case), label="resized"), f"{label}: size {sizes}", "shape")
+            yield Call(replace(self.fresh(case), label="resized"), f"{label} ({sizes})", "shape")
 
     def _shapes(self) -> Iterator[Call]:
         sizes = self._sizes()
@@ -168,26 +171,34 @@ class Calls:
         for low, high in ((1, 2), (2, 3), (1, 3)):
             new = {size: self._between(low * size + 1, high * size + 7) for size in sizes}
             yield from self._resized(new, "other sizes")
-        yield from self._resized({size: 2 * size for size in sizes}, "doubled")
-        yield from self._resized({size: max(1, size // 2) for size in sizes}, "halved")
+        yield from self._resized({size: 2 * size for size in sizes}, "doubled sizes")
+        yield from self._resized({size: max(1, size // 2) for size in sizes}, "halved sizes")
         for size in sizes:
-            yield from self._resized({size: 1}, "one")
-            yield from self._resized({size: self._between(size + 1, size + 5)}, "a little more")
+            yield from self._resized({size: 1}, "a size of 1")
+            yield from self._resized({size: self._between(size + 1, size + 5)}, "a slightly larger size")
+
+    def _undefined(self) -> Iterator[Call]:
+        """The example, and sizes that fill no block, with another number where loads leave lanes undefined."""
+        label = f"{_UNDEFINED:g} in undefined lanes"
+        change = {size: 2 * size + 1 for size in self._sizes()}
+        for call in (Call(self.fresh(self._base), label), *self._resized(change, label)):
+            yield replace(call, kind="memory", undefined=_UNDEFINED)
 
     def _large(self) -> Iterator[Call]:
         """Each size beyond some blocks, and one of them as far as it goes."""
         shapes = [t.shape for t in self._base.all_tensors.values()]
-        for size in self._sizes():
-            # A result may have a dimension for each that has this size.
-            several = sum(shape.count(size) for shape in shapes)
+        # A result may have a dimension for each that has this size in one tensor; what has more is left out later.
+        several = {size: max(shape.count(size) for shape in shapes) for size in self._sizes()}
+        alone = [size for size, count in several.items() if count == 1]
+        farthest = alone[self._between(0, len(alone))] if alone else None
+        # The size that goes farthest is the last one: its other calls show how time grows with it.
+        for size in sorted(several, key=lambda size: size == farthest):
             for block in _BLOCK:
-                if size < block and block**several <= MOST_OF_RESULT:
-                    yield from self._resized({size: block}, "beyond a block")
-        alone = [size for size in self._sizes() if sum(shape.count(size) for shape in shapes) == 1]
-        if alone:
-            size = alone[self._between(0, len(alone))]
-            rest = max(shape.numel() // (size if size in shape else 1) for shape in shapes)
-            yield from self._resized({size: MOST // rest - self._between(0, 4)}, "large")
+                if size < block and block ** several[size] <= MOST_OF_RESULT:
+                    yield from self._resized({size: block}, "a size beyond a block")
+        if farthest is not None:
+            rest = max(shape.numel() // (farthest if farthest in shape else 1) for shape in shapes)
+            yield from self._resized({farthest: MOST // rest - self._between(0, 4)}, "a large size")
 
     def _values(self) -> Iterator[Call]:
         base = self._base

@@ -98,7 +98,7 @@ class Comparison:
         working: dtype of the floating inputs of the candidate.
         is_declared: whether the candidate was written for that dtype.
         is_narrow: whether it computes in fewer digits inside.
-        refused: labels of calls that the candidate refuses, with its exception.
+        refused: labels of calls that the candidate refuses, by its exception.
         compared: numbers that were compared.
     """
 
@@ -110,7 +110,7 @@ class Comparison:
     is_narrow: bool = False
 
     def __post_init__(self) -> None:
-        self.refused: list[str] = []
+        self.refused: dict[str, list[str]] = {}
         self.compared = 0
         self._sizes: dict[str, tuple[float, float]] = {}
 
@@ -122,8 +122,8 @@ class Comparison:
         """Everything that is wrong with a call; of its numbers, the first tensor."""
         call, answer, right = self.calls[k], self.answers[k], self.rights[k]
         if answer.error:
-            if call.kind in ("shape", "layout", "settings") or call.is_extreme:
-                self.refused.append(f"{call.label}: {answer.error}")
+            if call.kind in ("shape", "layout", "settings", "memory") or call.is_extreme:
+                self.refused.setdefault(answer.error, []).append(call.label)
             else:
                 kind = "not-interpreted" if answer.error.startswith("UnsupportedError: ") else "raises"
                 yield self._reason(k, kind, f"the {answer.stage or 'call'} raises {answer.error}")
@@ -188,12 +188,12 @@ class Comparison:
         at, index = band.worst(flat, wrong)
         expected, value = float(band.expected[at]), float(flat[at])
         kind, why = self._kind(k, n, band, got, flat, wrong)
-        numbers = f"{name}{subscript(index)} is {show(value)}, and {show(expected)} is right"
+        numbers = f"{name}{subscript(index)} is {show(value)}; expected {show(expected)}"
         if got is None:
-            numbers = f"{name} is missing; {show(expected)} is right"
+            numbers = f"{name} is missing; expected {show(expected)}"
         return Reason(
             kind,
-            f"{why}{'; ' * bool(why)}{numbers}",
+            f"{why}{': ' * bool(why)}{numbers}",
             self.calls[k].label,
             name,
             index,
@@ -226,6 +226,8 @@ class Comparison:
             return "precision", f"it computes in fewer digits than {_name(self.working)} has"
         if call.kind == "example" or not self._is_right_on_example():
             return ("value" if n < self.rights[k].outputs else "gradient"), ""
+        if call.undefined:
+            return "memory", "lanes that a load without `other` leaves undefined reach the result"
         return {"shape": "size", "values": "range"}.get(call.kind, call.kind), f"for {call.label}"
 
     def _is_same(self, j: int, n: int, got: Raw) -> bool:

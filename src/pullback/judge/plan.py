@@ -58,30 +58,51 @@ def serve_plan(job: Job, given: tuple[Sequence[Any], Mapping[str, Any]] | None, 
         if given is None and inputs:
             calls = examples(inputs)(target, subject.name)
             given = None if not calls else calls[0]
-        with ordinary_modes():
-            if given is not None:
-                case = given_call(subject, *given)
-            else:
-                audit, why = prepare(subject, Options(), [], Sender(channel), frozenset())
-                if audit is None:
-                    raise OptionError(f"no example of a call of {job.source.name}: {why}; give inputs")
-                case = cast(audit.base, torch.float32)
-            weights = _weights(target)
-            call = Call(_with_weights(case, weights), "")
-            result, other = (Runner(target, seed=seed).answer(call, torch.float64) for seed in (0, 1))
-            if result.error:
-                raise OptionError(f"the backward of the reference raises {result.error}")
-            if result.sent != other.sent:
-                raise OptionError("the reference draws random numbers: give them to it as inputs")
     except PullbackError as error:
         channel.send("refused", error=type(error).__name__, message=str(error))
         return
+    try:
+        described = _described(job, target, subject, given, is_given=given is not None and not inputs, channel=channel)
+    except PullbackError as error:  # of this kind: the command is as it should be
+        channel.send("refused", error="PullbackError", message=str(error))
     except Raised as error:
         what = f"the reference does not run on the example in float64: {describe_error(error.error)}"
-        channel.send("refused", error="OptionError", message=what)
-        return
-    described = {
-        "args": None if given is not None and not inputs else _encoded(_tree(case)),
+        channel.send("refused", error="PullbackError", message=what)
+    else:
+        channel.send("end", plan=described)
+
+
+def _described(
+    job: Job,
+    target: Any,
+    subject: Subject,
+    given: tuple[Sequence[Any], Mapping[str, Any]] | None,
+    is_given: bool,
+    channel: Channel,
+) -> dict[str, Any]:
+    """Run the example; return the plan in JSON.
+
+    Raises:
+        PullbackError: if no example can be made, or what the reference does with it determines no result.
+        Raised: if the reference does not run on it.
+    """
+    with ordinary_modes():
+        if given is not None:
+            case = given_call(subject, *given)
+        else:
+            audit, why = prepare(subject, Options(), [], Sender(channel), frozenset())
+            if audit is None:
+                raise OptionError(f"no example of a call of {job.source.name}: {why}; give inputs")
+            case = cast(audit.base, torch.float32)
+        weights = _weights(target)
+        call = Call(_with_weights(case, weights), "")
+        result, other = (Runner(target, seed=seed).answer(call, torch.float64) for seed in (0, 1))
+    if result.error:
+        raise OptionError(f"the backward of the reference raises {result.error}")
+    if result.sent != other.sent:
+        raise OptionError("the reference draws random numbers: give them to it as inputs")
+    return {
+        "args": None if is_given else _encoded(_tree(case)),
         "names": case.names,
         "wrt": case.wrt,
         "fixed": sorted(case.fixed | {size for t, _ in weights.values() for size in t.shape}),
@@ -90,7 +111,6 @@ def serve_plan(job: Job, given: tuple[Sequence[Any], Mapping[str, Any]] | None, 
         "positions": result.positions,
         "scales": [_largest(result.outputs), _largest(result.gradients)],
     }
-    channel.send("end", plan=described)
 
 
 def planned(message: dict[str, Any], given: tuple[Sequence[Any], Mapping[str, Any]] | None) -> Plan:

@@ -83,7 +83,7 @@ class Session:
         """
         if self.end is None:
             message = f"{self.name} {self.why}"
-            raise refusal({"error": "OptionError", "message": message})
+            raise refusal({"error": "PullbackError", "message": message})
         if self.end["event"] == "refused":
             raise refusal(self.end)
         return self.end

@@ -29,7 +29,7 @@ WRONG: dict[str, str] = {
     "import": "cannot be imported",
     "raises": "raises an exception on a call of the example's kind",
     "crash": "ends its process, or does not return",
-    "memory": "a Triton kernel leaves the bounds, races, or leaves memory that is returned unwritten",
+    "memory": "a Triton kernel leaves the bounds, races, uses undefined lanes, or leaves results unwritten",
     "structure": "returns another number of tensors, or other shapes",
     "value": "a value is wrong",
     "gradient": "a gradient is wrong",
@@ -108,7 +108,7 @@ class Verdict:
         candidate, reference: their names.
         reasons: one of each kind, cheating first; empty for "right".
         smallest: the smallest failing call; `None` if no call fails.
-        refused: calls that the reference takes and the candidate refuses with an exception, by their labels.
+        refused: exceptions of the candidate on calls that the reference takes, each with the labels of such calls.
         remarks: what differs without being wrong: a gradient at isolated points.
         calls, compared: calls that were made, and numbers that were compared.
         error: largest error of a right number, relative to the largest of its tensor.
@@ -170,11 +170,11 @@ class Verdict:
             if reason.bar is not None:
                 found.append(f"    error bar {reason.bar:.2g}; {reason.failing} of {reason.compared} numbers are wrong")
         if self.smallest is not None:
-            found.append(f"  smallest failing call: {self.smallest.inputs}")
+            found.append(f"  smallest failing call: {self.smallest.inputs} (--json - has a script)")
         if self.is_right and self.error is not None:
             found.append(f"  largest relative error {self.error:.2g}, computed in {self.computed}")
         if self.refused:
-            found.append(f"  it refuses {len(self.refused)} calls that the reference takes; {self.refused[0]}")
+            found.append(f"  it refuses calls that the reference takes: {self.refused[0]}")
         found += [f"  {remark}" for remark in self.remarks]
         found.append(f"  seed {self.seed}")
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from pullback._torch import tree_leaves, tree_unflatten
 from pullback.check import trial
-from pullback.check.case import Case, is_differentiable
+from pullback.check.case import Case, copy_tensor, is_differentiable
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Band, Precision, bands, cast
 from pullback.check.derivative.repeatable import fresh_memory_is_nan
@@ -43,7 +44,7 @@ from pullback.check.find.target import parse_target
 from pullback.check.runner.process import Channel, limit_memory, ordinary_modes
 from pullback.check.subject import is_carried
 from pullback.check.trial import ForwardRun, Raised, describe_error, guarded, reseed, standard_cotangents, vjp
-from pullback.errors import PullbackError
+from pullback.errors import PullbackError, TargetError
 from pullback.judge import wire
 from pullback.judge.sandbox import Watch, enter
 from pullback.judge.wire import digest, sent
@@ -68,7 +69,8 @@ class Call:
     Attributes:
         case: its arguments.
         label: what is special about it.
-        kind: "example" (the example, or other values of that sort), "shape", "values", "settings" or "layout".
+        kind: "example" (the example, or other values of that sort), "shape", "values", "settings", "layout" or
+            "memory".
         reuse: see `Reuse`.
         cotangents: seed of the cotangents.
         uniform: whether these are ones, expanded, as `.sum()` gives.
@@ -76,6 +78,7 @@ class Call:
         fills_new: whether new tensors are filled with NaN.
         before: number of calls with shifted values before it, whose results are dropped.
         is_extreme: whether values are far outside the ordinary range.
+        undefined: what lanes hold that a load of an interpreted kernel masks off without `other`.
     """
 
     case: Case
@@ -88,6 +91,7 @@ class Call:
     fills_new: bool = False
     before: int = 0
     is_extreme: bool = False
+    undefined: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -133,9 +137,11 @@ class Source:
         """Import the object; a class of modules is constructed, from the same random state everywhere.
 
         Raises:
-            TargetError: if there is none.
+            TargetError: if there is none, or it is a Triton kernel, which has no gradient.
         """
         found = load_object(self.spec) if self.spec else self.obj
+        if any(cls.__name__ == "KernelInterface" for cls in type(found).__mro__):  # of Triton, which may be absent
+            raise TargetError(f"{self.name.rpartition(':')[2]} is a Triton kernel: name the Function that launches it")
         if isinstance(found, type) and issubclass(found, torch.nn.Module):
             reseed()
             return found()
@@ -154,25 +160,32 @@ class Source:
 
 
 class Pace:
-    """Tells whether a larger call, at the pace of those before it, takes more than seconds."""
+    """Tells whether a larger call, if time grows as in those before it, takes more than seconds."""
 
     _MOST = 4.0
 
     def __init__(self) -> None:
         self._clock = Stopwatch()
         self._done = 0.0
-        self._rate = 0.0
+        self._numel, self._seconds, self._power = 1, 0.0, 1.0
 
     def is_too_slow(self, call: Call) -> bool:
         """Whether to leave a call out."""
-        return call.kind == "shape" and self._rate * _numel(call) > self._MOST
+        expected = self._seconds * (_numel(call) / self._numel) ** self._power
+        return call.kind == "shape" and expected > self._MOST
 
     def end(self, call: Call) -> None:
         """Note that a call has ended."""
         now = self._clock.seconds()
-        if _numel(call) > _SMALL:
-            self._rate = (now - self._done) / _numel(call)
+        numel, seconds = _numel(call), now - self._done
         self._done = now
+        if numel <= _SMALL:
+            return
+        grown = numel / self._numel
+        self._power = 1.0
+        if grown > 2 and min(seconds, self._seconds) > 0:  # scores of all pairs of rows, say, grow as the square
+            self._power = min(max(math.log(seconds / self._seconds, grown), 1.0), 3.0)
+        self._numel, self._seconds = numel, seconds
 
 
 _SMALL = 500
@@ -248,12 +261,12 @@ class Runner:
         Raises:
             Raised: if the forward does.
         """
-        case = cast(call.case, dtype)
+        case = in_dtype(call.case, dtype)
         for shift in range(call.before):
             self.compute(call, case.map_inputs(lambda t, by=shift: t.roll(by + 1) if t.numel() else t, ""))  # type: ignore[misc]
         leaves = self._leaves(case, call.reuse)
         fills = fresh_memory_is_nan() if call.fills_new else nullcontext()
-        with fills, self._recording() as world:
+        with fills, self._recording(call.undefined) as world:
             run, cotangents = self._run(call, case, leaves)
             _limit(run.outputs)
             # Sent before the backward, which may fail, or change them.
@@ -268,10 +281,11 @@ class Runner:
         result.after = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         return result
 
-    def _recording(self) -> AbstractContextManager[World | None]:
+    def _recording(self, undefined: float) -> AbstractContextManager[World | None]:
         if not is_interpreted(self.target):
             return nullcontext()
-        return recording(lifts=False, rounds_tf32=False) if self.is_as_written else recording()
+        rounding = {"lifts": False, "rounds_tf32": False} if self.is_as_written else {}
+        return recording(undefined=undefined, **rounding)
 
     def _leaves(self, case: Case, reuse: Reuse) -> list[Any]:
         """The arguments of a call, in memory as `reuse` says."""
@@ -285,7 +299,7 @@ class Runner:
             if not isinstance(value, Tensor):
                 leaves.append(value)
             elif reuse == "new" or not fits:
-                leaves.append(value.detach().clone(memory_format=torch.preserve_format))
+                leaves.append(copy_tensor(value))
             else:
                 held = self._held[position]
                 held.data.copy_(value)
@@ -347,6 +361,20 @@ class Runner:
             held[name].grad = None
             held[name].requires_grad_(value.requires_grad)
             leaves[next(k for k, leaf in enumerate(leaves) if leaf is value)] = held[name]
+
+
+def in_dtype(case: Case, dtype: torch.dtype) -> Case:
+    """The case in a dtype, with strides as they are: a conversion alone closes the gaps of a sliced tensor."""
+    new = cast(case, dtype)
+    pairs = {p: (t, new.values[p]) for p, t in case.strided.items() if t.stride() != new.values[p].stride()}
+    return new.with_values({p: _strided_as(like, t) for p, (like, t) in pairs.items()})
+
+
+def _strided_as(like: Tensor, t: Tensor) -> Tensor:
+    """The tensor in memory as that of another of its shape, where no element lies on another."""
+    length = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    is_apart = 0 not in like.stride() and t.numel() > 0
+    return t.new_zeros(length).as_strided(like.shape, like.stride()).copy_(t) if is_apart else t
 
 
 def _irregular(world: World, results: Sequence[Tensor | None]) -> str:

@@ -40,6 +40,7 @@ from pullback.report.text import ranges
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _UNIMPORTED = re.compile(r"\bcould not be imported: ")
 _UNDEFINED = re.compile(r"(most often|do not work:) forward raised NameError: ")
+_OF_A_KERNEL = re.compile(r"KernelError: (\w+) \(([^()]+:\d+)\)")
 _OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps|active drivers|not interpreted", re.IGNORECASE)
 
 
@@ -186,6 +187,8 @@ def unaudited(subject: Subject, why: str) -> Finding:
     is_given = why.startswith("the given inputs do not work")
     if is_given and of_environment(why):
         hint = "the audit runs in a process of its own: let the function set up there what it needs (a process group)"
+    elif is_given and (at := _OF_A_KERNEL.search(why)):
+        hint = f"the kernel {at[1]} cannot run on these inputs, or not at all: look at {at[2]}"
     elif is_given:
         hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"
     rule = rule_named("unaudited")

@@ -29,6 +29,7 @@ from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Band, Precision, bands, cast
 from pullback.check.derivative.repeatable import fresh_memory_is_nan
 from pullback.check.find.kernels import (
+    ensure_no_kernel,
     enter_for_object,
     enter_for_target,
     hosting,
@@ -44,7 +45,7 @@ from pullback.check.find.target import parse_target
 from pullback.check.runner.process import Channel, limit_memory, ordinary_modes
 from pullback.check.subject import is_carried
 from pullback.check.trial import ForwardRun, Raised, describe_error, guarded, reseed, standard_cotangents, vjp
-from pullback.errors import PullbackError, TargetError
+from pullback.errors import PullbackError
 from pullback.judge import wire
 from pullback.judge.sandbox import Watch, enter
 from pullback.judge.wire import digest, sent
@@ -140,8 +141,7 @@ class Source:
             TargetError: if there is none, or it is a Triton kernel, which has no gradient.
         """
         found = load_object(self.spec) if self.spec else self.obj
-        if any(cls.__name__ == "KernelInterface" for cls in type(found).__mro__):  # of Triton, which may be absent
-            raise TargetError(f"{self.name.rpartition(':')[2]} is a Triton kernel: name the Function that launches it")
+        ensure_no_kernel(found, self.name.rpartition(":")[2])
         if isinstance(found, type) and issubclass(found, torch.nn.Module):
             reseed()
             return found()

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from pullback import _torch
+from pullback.check.find.kernels import ensure_no_kernel
 from pullback.check.find.modules import Home, home_of_module
 from pullback.check.find.source import FunctionSource, own_functions, plain_function, source_of
 from pullback.check.find.syntax import positional_parameters
@@ -116,6 +117,7 @@ def describe(obj: Any, home: Home, what: str) -> Discovered:
     Raises:
         TargetError: if it is none of these; the message calls it `what`.
     """
+    ensure_no_kernel(obj, what)
     if (carried := _carried(obj)) is not None:
         return find_carried(carried, home)
     cls = obj if is_function(obj) else applied_class(obj)

@@ -122,7 +122,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 audit.outs,
                 _BACKWARD,
             ],
-            hint="register_autograd adds one, if it is to be differentiated" if is_meant else _hint(result.case),
+            hint="register_autograd adds one, if it is to be differentiated" if is_meant else _hint(result.case, error),
         )
 
 
@@ -225,7 +225,9 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     return "error" if is_plain or not case.is_variant else "warning"
 
 
-def _hint(case: Case) -> str:
+def _hint(case: Case, error: Raised) -> str:
+    if not case.is_variant and "KernelError: " in str(error):
+        return "the kernel cannot run: mend it at that line"
     if case.layout_only:
         return "use reshape, or .contiguous(), where a view is taken"
     if case.doubtful:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from typing import Any
@@ -52,7 +53,7 @@ def examples(spec: str) -> Callable[[Any, str], Inputs | None]:
 
     def given(target: Any, name: str) -> Inputs | None:
         try:
-            values = function(target)
+            values = _called(function, target)
             return None if values is None else _pairs(values)
         except _NotPairsError as error:
             raise OptionError(f"--inputs {spec}: for {name}, {error}") from None
@@ -62,6 +63,20 @@ def examples(spec: str) -> Callable[[Any, str], Inputs | None]:
             raise OptionError(f"--inputs {spec}: for {name}, it raised {said}. It was called as {called}.") from None
 
     return given
+
+
+def _called(function: Callable[..., Any], target: Any) -> Any:
+    """Call the function with the target; or, if it takes nothing, take what it returns for the arguments of a call."""
+    if inspect.signature(function).parameters:
+        return function(target)
+    values = function()
+    is_call = values is not None and not _has_pairs(values)
+    return [(values if isinstance(values, tuple | list) else (values,), {})] if is_call else values
+
+
+def _has_pairs(values: Any) -> bool:
+    pairs = list(values) if isinstance(values, tuple | list) else []
+    return bool(pairs) and all(isinstance(p, tuple | list) and len(p) == 2 and isinstance(p[1], Mapping) for p in pairs)
 
 
 class _NotPairsError(Exception):

@@ -218,3 +218,17 @@ def test_an_input_of_float32_meets_memory_that_was_lifted():
         print(*(out.dtype for out in products()))
     """)
     assert printed.split() == ["torch.float64"] * 4
+
+
+def test_narrow_numbers_are_written_into_lifted_memory():
+    printed = output_of("""
+        rows, index = torch.randn(2, 3), torch.tensor([2, 0])
+
+        def written(rows):
+            zeros, at = torch.zeros(4, 3, dtype=torch.float32), index[:, None].expand(2, 3)
+            return zeros.clone().scatter_(0, at, rows), zeros.scatter(0, at, src=rows), zeros.index_put((index,), rows)
+
+        for found in interpreter.hosting(written)(rows):
+            print(found.dtype, torch.equal(found[index], rows.double()), int((found[[1, 3]] == 0).sum()))
+    """)
+    assert printed.splitlines() == ["torch.float64 True 6"] * 3

@@ -39,6 +39,12 @@ _OF_ONE_DTYPE = _PRODUCTS | {
     torch.einsum, torch.nn.functional.linear,
 }  # fmt: skip
 """Products that refuse matrices of two dtypes."""
+_WRITES = {
+    getattr(torch.Tensor, name + end)
+    for name in ("scatter", "scatter_add", "index_put", "index_copy", "index_add", "masked_scatter")
+    for end in ("", "_")
+}
+"""Functions that refuse to write numbers of another dtype."""
 _NUMBERS = {
     torch.Tensor.item: 1, torch.Tensor.__int__: 1, torch.Tensor.__index__: 1, torch.Tensor.__float__: 1.0,
     torch.Tensor.__bool__: True, torch.equal: False,
@@ -94,6 +100,8 @@ class Host(TorchFunctionMode):
             args = tuple(x.to(wide) if isinstance(x, torch.Tensor) else x for x in args)
         if self._lifts and func in _OF_ONE_DTYPE:
             args = _widened(args)
+        if self._lifts and func in _WRITES and _DTYPE(args[0]) == torch.float64:
+            args, kwargs = _widened(args), dict(zip(kwargs, _widened((args[0], *kwargs.values()))[1:], strict=True))
         out = self._called(func, args, kwargs)
         if func in _EMPTY and out.dtype == torch.float64 and out.numel() and out.device.type == "cpu":
             torch.empty(0, dtype=torch.float64).set_(out.untyped_storage()).numpy()[:] = POISON
@@ -115,7 +123,7 @@ class Host(TorchFunctionMode):
 
 
 def _widened(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return factors with narrow floats as float64, if one of them is: a float32 input meets memory that was lifted."""
+    """Return tensors with narrow floats as float64, if one of them is: a float32 input meets memory that was lifted."""
     flat = [x for arg in args for x in (arg if isinstance(arg, tuple | list) else (arg,))]
     if not any(isinstance(x, torch.Tensor) and _DTYPE(x) == torch.float64 for x in flat):
         return args

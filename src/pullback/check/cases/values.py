@@ -87,6 +87,10 @@ _FIRST = re.compile(r"start|begin|offset|shift|skip")
 """Matches names of whole numbers that count from 0: where a range begins."""
 
 
+_OF_GRAD_MODE = re.compile(r"grad_enabled|enable_grad|no_grad")
+"""Matches the name of a flag that tells a forward whether gradients are recorded."""
+
+
 def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[Case]:
     """Yield the case with one non-tensor argument changed: a float nearer to 0 or 1, or no longer 0, a flag, a dim.
 
@@ -100,6 +104,8 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
     for position, value in enumerate(case.values):
         name = case.names[position]
         if isinstance(value, bool):
+            if _OF_GRAD_MODE.search(name):  # which no gradient follows where it is off
+                continue
             doubtful = case.doubtful or (not value and any(map(_may_stand_in, case.values)))
             yield case.with_values({position: not value}, f"{name} = {not value}", doubtful=doubtful)
         elif isinstance(value, str):

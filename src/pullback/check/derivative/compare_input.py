@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -443,18 +444,29 @@ def _compare_elements(
     )
 
 
+_HALVING_STEP = 1e-4
+"""Step of the quotients that choose between halves, relative to the direction: they need few digits."""
+
+
 def _by_halves(
     sampler: Sampler, input_index: int, gradient: Tensor | None, direction: Tensor, within: Restriction
 ) -> int:
-    """Return an element at which a gradient is wrong, if it is wrong along a direction."""
-    # If it is right along one half of a direction, it is wrong along the other: both products are linear in it.
+    """Return an element at which a gradient is wrong, if it is wrong along a direction.
+
+    Both products are linear in the direction, and so is their gap: one of its halves has at least half of it.
+    """
     x, flat = sampler.case.tensors[input_index], direction.flatten()
+
+    def gap(chosen: Tensor) -> float:
+        part = within(torch.zeros_like(flat).index_put((chosen,), flat[chosen]).reshape(x.shape), x)
+        along = _DirectionalProduct(sampler, input_index, gradient, part)
+        with suppress(Raised):
+            return abs(sampler.quotient(input_index, part, _HALVING_STEP) - along.got)
+        return 0.0
+
     chosen = flat.nonzero().flatten()
     while len(chosen) > 1:
-        half = chosen[: len(chosen) // 2]
-        part = torch.zeros_like(flat).index_put((half,), flat[half]).reshape(x.shape)
-        is_here = _compare_direction(sampler, input_index, gradient, within(part, x)).status == "wrong"
-        chosen = half if is_here else chosen[len(chosen) // 2 :]
+        chosen = max(chosen.chunk(2), key=gap)
     return int(chosen[0])
 
 

@@ -103,14 +103,17 @@ class Sampler:
         """
         close = far = 0
         for level in range(_TINY_STEPS):
-            h = _TINY * 2.0**-level
-            samples = [self.sample(input_index, (t * direction).to(direction.dtype)) for t in (h, -h)]
-            quotient = float((self.weights * (samples[0] - samples[1])).sum()) / (2 * h)
+            quotient = self.quotient(input_index, direction, _TINY * 2.0**-level)
             close = close + 1 if abs(quotient - got) < _ABOUT * abs(got) else 0
             far = far + 1 if abs(quotient - estimated) < _ABOUT * abs(estimated) else 0
             if _IN_A_ROW in (close, far):
                 return close > far
         return False
+
+    def quotient(self, input_index: int, direction: Tensor, h: float) -> float:
+        """Return the central difference quotient of the weighted outputs, with step `h` along a direction."""
+        there, back = (self.sample(input_index, (t * direction).to(direction.dtype)) for t in (h, -h))
+        return float((self.weights * (there - back)).sum()) / (2 * h)
 
     def blurred(self, input_index: int, direction: Tensor, estimate: Estimate, epsilon: float) -> Estimate:
         """Widen the bars by the effect of a relative change `epsilon` of the inputs on the derivative.
@@ -126,7 +129,10 @@ class Sampler:
             nudged = {id(t): t + epsilon * t * random_like(t.abs(), generator) for t in self.case.tensors}
             moved = {p: nudged[id(self.case.values[p])] for p in self.case.wrt}  # one passed twice stays one
             there = Sampler(self.subject, self.case.with_values(moved), self.positions, self.cotangents)
-            near = there.derivative(input_index, direction, disagrees=lambda _: True)
+            if self.few_samples:
+                near = there.brief_derivative({input_index: direction})
+            else:
+                near = there.derivative(input_index, direction, disagrees=lambda _: True)
             self.taken += there.taken
             spread = torch.maximum(spread, torch.maximum((near.low - estimate.low).abs(), near.bar))
             valid = valid & near.valid

@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
 from pullback.check.cases import sizes
+from pullback.check.cases.search import leaves_bounds
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.recorder import misshapen
 from pullback.check.rules._reproduction import returned
@@ -99,7 +100,7 @@ def _wrong(result: FirstOrder) -> set[str]:
 
 def _ones(audit: Audit) -> Iterator[Case]:
     ones = (case for case in sizes.uniform_sizes(audit.base) if case.label.endswith("-> 1"))
-    return (case for case in ones if audit.domain.is_parted(case))
+    return (case for case in ones if audit.domain.is_parted(case) and not leaves_bounds(audit.subject, case))
 
 
 RULE = Rule(__doc__, runtime=_run, blames="backward", kinds=("function",), column="eager", needs_repeatable=False)

@@ -14,6 +14,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,10 @@ def source_of(function: Any) -> Source:
         raise KernelError(f"{function.__name__} is not defined by a def statement")
     closure = dict(inspect.getclosurevars(function).nonlocals)
     file = inspect.getsourcefile(function) or ""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    found = [(closure | function.__globals__).get(name) for name in names]
-    inner = [source_of(x.fn) for x in found if hasattr(x, "fn") and hasattr(x, "arg_names") and x.fn is not function]
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    known = function.__globals__ | closure
+    helpers = [getattr(known.get(func.id), "fn", None) for func in calls if isinstance(func, ast.Name)]
+    inner = [source_of(helper) for helper in helpers if isinstance(helper, FunctionType) and helper is not function]
     return Source(
         function.__name__,
         file,

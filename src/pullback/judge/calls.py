@@ -27,7 +27,7 @@ MOST = 70_000
 _BLOCK = (131, 1031)
 """Sizes a little above those that a tile, a block or a warp has."""
 _UNDEFINED = 1e3
-"""What lanes hold, for 0, that a load without `other` leaves undefined."""
+"""The number, for 0, in lanes that a load without `other` leaves undefined."""
 _LABELS = re.compile(r"label|target")
 _IGNORED = -100
 """PyTorch's default of `ignore_index`."""

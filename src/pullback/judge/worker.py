@@ -79,7 +79,7 @@ class Call:
         fills_new: whether new tensors are filled with NaN.
         before: number of calls with shifted values before it, whose results are dropped.
         is_extreme: whether values are far outside the ordinary range.
-        undefined: what lanes hold that a load of an interpreted kernel masks off without `other`.
+        undefined: the number in lanes that a load of an interpreted kernel masks off without `other`.
     """
 
     case: Case

@@ -6,10 +6,12 @@ of each package: the number of Functions; of those that have a call, and of thes
 the Functions with an error and a warning, by rule, where a call is given; and the median duration of these audits.
 
     python benchmarks/kernel_audits.py [--only NAME,…] [--json FILE] [--write docs/kernels_in_the_wild.md]
+    python benchmarks/kernel_audits.py --within NAME --device cuda [--share 1/4]
     python benchmarks/kernel_audits.py --programs docs/kernels_in_the_wild.md
 
-The second form runs the programs of the page, and writes what each prints below it. Imports and runs code of the
-packages, as a test runner does. Needs a network, and Triton.
+The second form audits a package that is on the path, with the calls, and prints a line of JSON for each Function; on a
+GPU, if one is named, in float32. The third runs the programs of the page, and writes what each prints below it. Imports
+and runs code of the packages, as a test runner does. Needs a network, and Triton.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Row:
 def main() -> int:
     options = _options()
     if options.within:
-        for row in _with_calls(options.within, options.budget):
+        for row in _with_calls(options):
             print(json.dumps(asdict(row)), flush=True)
         return 0
     packages = wanted(options.only)
@@ -147,21 +149,28 @@ def _run_programs(page: Path, folders: Sequence[str]) -> int:
 # ---- within the process of a package --------------------------------------------------------------------------------
 
 
-def _with_calls(name: str, budget: float) -> Iterator[Row]:
+def _with_calls(options: Any) -> Iterator[Row]:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    interpreter.enter()
-    (package,) = (p for p in PACKAGES if p.name == name)
-    for function, cls in sorted(functions(package).items()):
-        if function in CALLS[name]:
-            yield audited(function, cls, CALLS[name][function], budget)
+    if options.device == "cpu":
+        interpreter.enter()
+    calls = CALLS[options.within]
+    (package,) = (p for p in PACKAGES if p.name == options.within)
+    part, parts = map(int, options.share.split("/"))
+    for function, cls in sorted(functions(package).items())[part - 1 :: parts]:
+        if function in calls:
+            yield audited(function, cls, calls[function], options.budget, device=options.device)
         elif kernel_calls.SKIPPED.get(function) is None:
             yield Row(function)
 
 
-def audited(function: str, cls: Any, make: kernel_calls.Make, budget: float, reference: Any = None) -> Row:
-    """Audit a Function or a callable, with the arguments of a call."""
+def audited(
+    function: str, cls: Any, make: kernel_calls.Make, budget: float, reference: Any = None, device: str = "cpu"
+) -> Row:
+    """Audit a Function or a callable, with the arguments of a call; on a GPU in float32."""
     args = [x.detach() if isinstance(x, torch.Tensor) else x for x in kernel_calls.arguments(cls, make)]
+    if device != "cpu":
+        args = [moved(x, device) if isinstance(x, torch.Tensor) else x for x in args]
     start = time.perf_counter()
     report = pullback.check(cls, *args, budget=budget, reference=reference)
     seconds = time.perf_counter() - start
@@ -169,6 +178,11 @@ def audited(function: str, cls: Any, make: kernel_calls.Make, budget: float, ref
     by = {severity: sorted({f.rule for f in told if f.severity == severity}) for severity in ("error", "warning")}
     messages = [f"{f.severity} {f.rule}: {f.message}" for f in told]
     return Row(function, report.subjects[0].status, "", by["error"], by["warning"], messages, round(seconds, 1))
+
+
+def moved(x: torch.Tensor, device: str) -> torch.Tensor:
+    """Return a tensor on a device; of float64, in float32."""
+    return x.to(device, torch.float32 if x.dtype == torch.float64 else x.dtype)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -198,7 +212,9 @@ def _options() -> Any:
     parser.add_argument("--json", type=Path, help="write the figures of each Function to this file")
     parser.add_argument("--write", type=Path, help="update the table of this page")
     parser.add_argument("--programs", type=Path, metavar="PAGE", help="run the programs of this page")
-    parser.add_argument("--within", help=argparse.SUPPRESS)
+    parser.add_argument("--within", metavar="NAME", help="audit this package, which is on the path, in this process")
+    parser.add_argument("--device", default="cpu", help="of the audits within a process (cpu: kernels are interpreted)")
+    parser.add_argument("--share", default="1/1", metavar="K/N", help="a part of the Functions, within a process")
     return parser.parse_args()
 
 

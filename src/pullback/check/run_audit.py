@@ -22,6 +22,7 @@ from pullback.check.case import Case
 from pullback.check.cases.search import of_environment
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import show
+from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.events import AuditEnd, Events, StepEvents
 from pullback.check.find.stand_ins import NEEDED
 from pullback.check.measure import measure
@@ -100,6 +101,9 @@ def _audited(audit: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
         sink(_without_compilers(audit))
     left_out = _run_rules(audit, chosen, sink)
     _run_inside(audit, sink)
+    if uncompared := _left_out(audit):
+        why = "another one is wrong, and each comparison takes seconds"
+        sink(_not_compared(audit, uncompared, why, "mend that one, and audit again"))
     if left_out:
         sink(_over_budget(audit, f"{', '.join(left_out)} could run"))
     done = {rule.id for rule in chosen}.difference(left_out)
@@ -322,12 +326,10 @@ def _run_on_weights(audit: Audit, running: Sequence[Rule], sink: _Sink) -> None:
             is_meant = rule.proves == 2 and weighted.intent is not None
             if rule.of_weights == "always" and not is_meant and not _is_settled(rule, sink.reported):
                 _run_rule(weighted, rule, sink)
-        left_out = _left_out(weighted)
+        left_out = [*_left_out(weighted), *weighted.base.left_out]
     if left_out:
-        names = ", ".join(left_out[:_NAMED]) + (f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else "")
-        what = f"the gradients of {names} were not compared: there are too many of them, or no time was left"
-        hint = "raise --budget, or give a smaller module"
-        sink(audit.finding("budget-spent", "info", "inconclusive", what, hint=hint))
+        why = "there are too many of them, or no time was left"
+        sink(_not_compared(audit, left_out, why, "raise --budget, or give a smaller module"))
 
 
 def _run_on_optional(audit: Audit, running: Sequence[Rule], sink: _Sink) -> None:
@@ -370,18 +372,16 @@ def _is_settled(rule: Rule, reported: Sequence[Finding]) -> bool:
     return any(finding.severity == "error" and finding.name in rule.settled_by for finding in reported)
 
 
-def _left_out(weighted: Audit) -> list[str]:
-    """Names of the weights that were not compared for lack of time."""
-    result = weighted.base_result
-    if result is None or result.error is not None:
-        return []
-    compared = {comparison.input_index for comparison in result.comparisons}
-    late = [
-        n
-        for input_index, n in enumerate(weighted.names)
-        if input_index >= weighted.compared_before and input_index not in compared
-    ]
-    return [*late, *weighted.base.left_out]
+def _left_out(audit: Audit) -> list[str]:
+    """Names of the inputs of the working example that were not compared for lack of time."""
+    found: FirstOrder | None = vars(audit).get("base_result")
+    return [] if found is None else [audit.names[k] for k in found.left_out]
+
+
+def _not_compared(audit: Audit, names: list[str], why: str, hint: str) -> Finding:
+    named = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    what = f"the gradients of {named} were not compared: {why}"
+    return audit.finding("budget-spent", "info", "inconclusive", what, hint=hint)
 
 
 def _run_inside(audit: Audit, sink: _Sink) -> None:

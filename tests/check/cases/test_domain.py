@@ -118,3 +118,12 @@ def test_function_of_unit_vectors_is_not_accused_on_others():
     found = pullback.check(Angle, normalize(normal(6, 5), dim=-1), select="PB1").findings
     assert [f for f in found if f.severity == "error"] == []
     assert any("without rows of length 1" in f.message for f in found if f.rule == "PB101")
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_numbers_that_are_not_finite_have_no_definite_matrix(number):
+    base = case_of(torch.sin, definite(5).double())
+    case = base.map_inputs(lambda t: torch.full_like(t, number), "not finite")
+    assert all(
+        torch.equal(kept.tensors[0].isfinite(), torch.zeros(5, 5).bool()) for kept in Domain(base, None).keep(case)
+    )

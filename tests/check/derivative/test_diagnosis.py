@@ -1,5 +1,8 @@
 """Diagnosis of wrong gradients: swapped, missing, without conjugate, of an ignored cotangent, or an approximation."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy
 import pytest
 import torch
@@ -44,6 +47,16 @@ def test_missing_gradient_is_named():
 @pytest.mark.parametrize("order", [0, 1])
 def test_swapped_gradients_are_named(order):
     assert named(product(lambda g, a, b: (g * a * b.exp(), g * b.exp())), A, B, order=order) == "swapped gradients"
+
+
+def test_swap_of_a_slow_function_takes_few_samples():
+    swapped = product(lambda g, a, b: (g * a * b.exp(), g * b.exp()))
+    audit = audit_of(swapped, A, B)
+    result = replace(audit.base_result, seconds=60.0)
+    calls, forward = Counter(), swapped.forward
+    swapped.forward = staticmethod(lambda ctx, a, b: (calls.update(["forward"]), forward(ctx, a, b))[1])
+    assert swapped_with(audit, result, result.comparisons[0]) == 1
+    assert calls["forward"] <= 12
 
 
 @pytest.mark.slow

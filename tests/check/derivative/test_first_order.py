@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import Function
 
+from pullback.check.derivative import first_order as first_order_module
 from pullback.check.derivative.first_order import agrees, first_order, moves_output
 from pullback.check.find.discover import subject_of
 
@@ -72,6 +73,14 @@ def test_brief_comparison_samples_all_inputs_together():
     assert [c.status for c in compare(right, *points).comparisons] == ["ok"] * 3
     assert right.calls > 3 * 40
     assert [c.status for c in compare(wrong, *points, few_samples=True).comparisons] == ["ok", "wrong", "ok"]
+
+
+def test_after_a_wrong_gradient_a_slow_comparison_ends(monkeypatch):
+    points = [uniform(4, low=0.2, high=1.0, seed=seed) for seed in range(3)]
+    monkeypatch.setattr(first_order_module, "_TOO_LONG", 0.0)
+    result = compare(_product(0.5), *points)
+    assert ([c.status for c in result.comparisons], result.left_out) == (["ok", "wrong"], [2])
+    assert compare(_product(0.0), *points).left_out == []
 
 
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1.0005, 0.9995]))

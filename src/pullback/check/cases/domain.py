@@ -47,7 +47,7 @@ def _is_symmetric(t: Tensor) -> bool:
 
 
 def _is_definite(t: Tensor) -> bool:
-    return _is_symmetric(t) and bool((torch.linalg.eigvalsh(t) > 0).all())
+    return _is_symmetric(t) and bool(t.isfinite().all()) and bool((torch.linalg.eigvalsh(t) > 0).all())
 
 
 def _are_sorted(t: Tensor) -> bool:
@@ -82,7 +82,7 @@ def _all_near(t: Tensor, value: float) -> bool:
 
 def _made_definite(t: Tensor) -> Tensor:
     symmetric = (t + t.mH) / 2
-    if not t.numel():
+    if not t.numel() or not bool(symmetric.isfinite().all()):
         return symmetric
     # A + c I has the eigenvalues of A plus c: the smallest becomes 1/2, if it was less.
     lowest = torch.linalg.eigvalsh(symmetric).amin(-1)[..., None, None]

@@ -6,7 +6,7 @@ At a kink the right values are a set. Where single elements do not determine it,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -213,7 +213,10 @@ def compare_input(
 
 
 def agree_together(
-    sampler: Sampler, input_indices: Sequence[int], gradients: Sequence[Tensor | None], generator: torch.Generator
+    sampler: Sampler,
+    input_indices: Sequence[int],
+    gradients: Sequence[Tensor | None] | Mapping[int, Tensor | None],
+    generator: torch.Generator,
 ) -> bool:
     """Whether the float64 gradients of some inputs agree along one direction in all of them together.
 
@@ -453,7 +456,8 @@ def _by_halves(
 ) -> int:
     """Return an element at which a gradient is wrong, if it is wrong along a direction.
 
-    Both products are linear in the direction, and so is their gap: one of its halves has at least half of it.
+    Both products are linear in the direction, and so is their gap: one of its halves has at least half of it, and that
+    of one half tells that of the other.
     """
     x, flat = sampler.case.tensors[input_index], direction.flatten()
 
@@ -461,12 +465,18 @@ def _by_halves(
         part = within(torch.zeros_like(flat).index_put((chosen,), flat[chosen]).reshape(x.shape), x)
         along = _DirectionalProduct(sampler, input_index, gradient, part)
         with suppress(Raised):
-            return abs(sampler.quotient(input_index, part, _HALVING_STEP) - along.got)
+            return sampler.quotient(input_index, part, _HALVING_STEP) - along.got
         return 0.0
 
     chosen = flat.nonzero().flatten()
+    whole = gap(chosen)
     while len(chosen) > 1:
-        chosen = max(chosen.chunk(2), key=gap)
+        half, other = chosen.chunk(2)
+        of_half = gap(half)
+        if abs(of_half) >= abs(whole - of_half):
+            chosen, whole = half, of_half
+        else:
+            chosen, whole = other, whole - of_half
     return int(chosen[0])
 
 

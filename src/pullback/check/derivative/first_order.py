@@ -31,6 +31,8 @@ FEW = 3
 """Elements that are compared of a slow function."""
 _LONG = 2.0
 """Seconds of one comparison after which few elements of each further input are compared."""
+_TOO_LONG = 5.0
+"""Seconds of one comparison after which no further input is, once the gradient of one is wrong."""
 _NUDGES, _OF_NOISE = 4, 4.0
 """Runs on inputs that differ in the last bit, and the multiple of their spread that counts as noise."""
 
@@ -46,6 +48,7 @@ class FirstOrder:
         gradients: one per differentiated input, `None` where the graph returned none.
         comparisons: one per differentiated input.
         error: the exception of the backward; then there is no gradient.
+        left_out: indices of the inputs that were not compared for lack of time.
         seconds: duration of the comparison.
     """
 
@@ -55,6 +58,7 @@ class FirstOrder:
     gradients: list[Tensor | None] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     error: Raised | None = None
+    left_out: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
     def weighed_against(self, other: FirstOrder) -> FirstOrder:
@@ -142,16 +146,17 @@ def first_order(
     ]
     if few_samples and len(input_indices) > 1 and agree_together(sampler, input_indices, gradients, generator):
         comparisons = [Comparison(k, "ok", compared=1) for k in input_indices]
-    else:
-        comparisons = []
-        for input_index in input_indices:
-            if should_continue():
-                most = elements if clock.seconds() < _LONG else min(elements, FEW)
-                comparisons.append(
-                    compare_input(sampler, input_index, gradients[input_index], generator, directions, most)
-                )
-        comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
-    return FirstOrder(case, run, cotangents, gradients, comparisons, seconds=clock.seconds())
+        return FirstOrder(case, run, cotangents, gradients, comparisons, seconds=clock.seconds())
+    comparisons, left_out = [], []
+    for input_index in input_indices:
+        is_settled = clock.seconds() > _TOO_LONG and any(c.status == "wrong" and not c.is_small for c in comparisons)
+        if is_settled or not should_continue():
+            left_out.append(input_index)
+            continue
+        most = elements if clock.seconds() < _LONG else min(elements, FEW)
+        found = compare_input(sampler, input_index, gradients[input_index], generator, directions, most)
+        comparisons.append(_unless_noise(subject, case, cotangents, gradients, found))
+    return FirstOrder(case, run, cotangents, gradients, comparisons, None, left_out, clock.seconds())
 
 
 def _of_a_backward_that_raises(case: Case, run: ForwardRun, cotangents: list[Tensor]) -> FirstOrder | None:
@@ -199,8 +204,10 @@ _FEW = 8
 def agrees(
     subject: Subject, result: FirstOrder, input_index: int, gradient: Tensor, generator: torch.Generator
 ) -> bool:
-    """Whether `gradient` would be the right one for an input of a case."""
+    """Whether `gradient` would be the right one for an input; along one direction alone if the function is slow."""
     sampler = Sampler(subject, result.case, result.run.differentiable, result.cotangents)
+    if result.seconds > _LONG:
+        return agree_together(sampler, [input_index], {input_index: gradient}, generator)
     return compare_input(sampler, input_index, gradient, generator, directions=2, elements=_FEW).status == "ok"
 
 

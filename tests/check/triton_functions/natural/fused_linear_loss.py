@@ -77,7 +77,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def reference(h, weight, target):
-    return torch.nn.functional.cross_entropy(h @ weight.t(), target, reduction="none")
+    return -(h @ weight.t()).log_softmax(-1).gather(1, target[:, None])[:, 0]
 
 
 SIZES = ({}, {"n": 1, "vocabulary": 1}, {"n": 16, "vocabulary": 16}, {"n": 17, "vocabulary": 33})

@@ -22,6 +22,8 @@ from pullback.check.run_audit import unaudited
 from pullback.check.subject import Subject
 from pullback.report.model import Location
 
+from .making import audit_of, normal
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_name("swish_by_triton.py")
 needs_interpreter = pytest.mark.skipif(
@@ -255,6 +257,52 @@ def test_a_length_does_not_outgrow_a_table():
 
 
 @needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("TimesBlocks", set()), ("WrongTimesBlocks", {("PB101", "error")})])
+def test_a_number_of_blocks_follows_the_length(name, expected):
+    x, w = torch.randn(2, 11, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    file = FILE.with_name("triton_relations.py")
+    assert reported(pullback.check(f"{file}:{name}", x, w, 4, select=("PB1", "PB901", "PB902"), budget=10)) == expected
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("Shifted", set()), ("SqueezedShifted", {("PB104", "error")})])
+def test_gradient_has_the_shape_of_a_bias_that_fits(name, expected):
+    x, bias = torch.randn(5, 2, 16, dtype=torch.float64), torch.randn(32, dtype=torch.float64)
+    file = FILE.with_name("triton_relations.py")
+    assert reported(pullback.check(f"{file}:{name}", x, bias, select=("PB1", "PB901", "PB902"), budget=10)) == expected
+
+
+@needs_interpreter
+@pytest.mark.parametrize("is_interpreted", [True, False])
+def test_smaller_calls_of_kernels_keep_sizes_that_fit_each_other(is_interpreted):
+    audited = audit_of(lambda x, bias: (x.flatten(1) + bias).square(), normal(5, 2, 16), normal(32))
+    audited.subject = replace(audited.subject, is_interpreted=is_interpreted)
+
+    def is_too_short(case):
+        x, bias = case.tensors
+        return bias.numel() < x.shape[1] * x.shape[2]  # then a kernel reads what lies behind the bias
+
+    smaller = audited.shrink(audited.base, is_too_short)
+    assert is_too_short(smaller) is not is_interpreted  # PyTorch's own operations would have raised
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("name", "expected", "label"),
+    [
+        ("CheckedGates", set(), ""),
+        ("Gates", {("PB101", "warning")}, "(with a tensor of shape (5,) for gamma)"),
+        ("WrongGamma", {("PB101", "error")}, "(with a tensor of shape (5,) for gamma, gates=None)"),
+    ],
+)
+def test_optional_tensors_that_exclude_each_other(name, expected, label):
+    x, gates = torch.randn(3, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    report = pullback.check(f"{FILE.with_name('triton_relations.py')}:{name}", x, gates, select="PB101", budget=10)
+    assert reported(report) == expected
+    assert all(label in finding.message for finding in report.findings if finding.severity != "info")
+
+
+@needs_interpreter
 def test_ways_that_no_call_leads_to_are_named():
     report = pullback.check(f"{FILE}:Swish", X, select="PB908", budget=3)
     (told,) = (finding.message for finding in report.findings if finding.rule == "PB908")
@@ -418,6 +466,20 @@ def test_products_and_indices_do_not_change_alone():
     assert not keeps_sizes(labels, resized(labels, {3: 17}))
     square = case(torch.randn(4, 4))
     assert not any(keeps_sizes(square, found) for found in parted_sizes(square))
+
+
+def test_a_number_of_blocks_of_a_given_length_follows():
+    base = make_case((torch.randn(2, 70, 5), torch.randn(2, 3, 5), 32), {}, ["x", "w", "block_size"], "example")
+    shorter = resized(base, {70: 33})
+    assert [tuple(t.shape) for t in shorter.all_tensors.values()] == [(2, 33, 5), (2, 2, 5)]
+    assert shorter.label == "size 70 -> 33, size 3 -> 2"
+    assert keeps_sizes(base, shorter)
+    assert keeps_sizes(base, resized(base, {70: 65}))
+    assert not keeps_sizes(base, resized(base, {3: 2}))
+    assert [tuple(t.shape) for t in resized(base, {70: 140, 3: 6}).tensors] == [(2, 140, 5), (2, 5, 5)]
+    heads = make_case((torch.randn(2, 70, 3), torch.randn(2, 3), 32), {}, ["x", "w", "block_size"], "example")
+    assert [tuple(t.shape) for t in resized(heads, {70: 33}).tensors] == [(2, 33, 3), (2, 3)]  # no number of blocks
+    assert keeps_sizes(heads, resized(heads, {70: 33}))
 
 
 def test_a_multiple_of_another_size_does_not_change_alone():

@@ -19,7 +19,7 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.facts import ExampleFacts
-from pullback.check.kernel_runs import steered_variants
+from pullback.check.kernel_runs import is_as_valid, steered_variants
 from pullback.check.numeric.accuracy import AccuracyFacts
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.trial import SEED, Raised, forward
@@ -242,14 +242,15 @@ class Audit(ExampleFacts):
     def shrink(self, case: Case, fails: Callable[[Case], bool]) -> Case:
         """Return the smallest case found for which `fails` holds, within a second.
 
-        It keeps to the domain of the example, unless `case` does not.
+        It keeps to the domain of the example, unless `case` does not, and for kernels to sizes that fit each other.
         """
         clock = Stopwatch()
 
         def guarded_fails(candidate: Case) -> bool:
             self.events.beat()
             try:
-                return (case.doubtful or self.domain.holds(candidate)) and fails(candidate)
+                is_valid = case.doubtful or (self.domain.holds(candidate) and is_as_valid(self, case, candidate))
+                return is_valid and fails(candidate)
             except Raised:
                 return False
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases import sizes, values
+from pullback.check.cases.search import leaves_bounds
 from pullback.check.find.kernels import is_unwritten, recording, uses_triton
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
@@ -297,6 +298,19 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
             if run is not None and not fits and _is_unwritten(run):
                 return None
     return case if fits else replace(case, doubtful=True)
+
+
+def is_as_valid(audit: ExampleFacts, before: Case, after: Case) -> bool:
+    """Whether a call is as valid as the one that it was made from; kernels do not refuse sizes that fit no longer."""
+    if not audit.subject.is_interpreted or _shapes(before) == _shapes(after):
+        return True
+    if not sizes.fit(replace(before, doubtful=False), replace(after, doubtful=False)):
+        return False
+    return not leaves_bounds(audit.subject, after) or leaves_bounds(audit.subject, before)
+
+
+def _shapes(case: Case) -> dict[int, torch.Size]:
+    return {p: t.shape for p, t in case.all_tensors.items()}
 
 
 def _may_point(value: object) -> bool:

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, make_case
+from pullback.check.cases.exclusive import exclusive_pairs
 from pullback.check.cases.guess import candidates
 from pullback.check.cases.signature import definition, parameters, positional_names, usage
 from pullback.check.cases.templates import Shape, TensorOf, make_tensor
@@ -45,14 +46,24 @@ def with_defaults(audit: ExampleFacts) -> Case:
 
 def without_optional(audit: ExampleFacts) -> Iterator[Case]:
     """Yield the example with None for each tensor argument that may be None, by default or by the source."""
+    yield from (_without(audit.base, [position]) for position in _may_be_none(audit, audit.base))
+
+
+def _may_be_none(audit: ExampleFacts, example: Case) -> Iterator[int]:
+    """Yield the positions of the differentiated arguments that may be None, by default or by the source."""
     source = audit.subject.source
     text = ast.unparse(source.node) if source else ""
-    positions = audit.base.top_level(len(audit.base.arguments()[0]))
+    positions = example.top_level(len(example.arguments()[0]))
     for position, parameter in zip(positions, parameters(audit.subject), strict=False):
         optional = parameter.default is None or re.search(rf"\b{parameter.name} is (not )?None\b", text)
-        if optional and position in audit.base.wrt:
-            wrt = tuple(p for p in audit.base.wrt if p != position)
-            yield audit.base.with_values({position: None}, f"{parameter.name}=None", wrt=wrt)
+        if optional and position is not None and position in example.wrt:
+            yield position
+
+
+def _without(example: Case, positions: Sequence[int]) -> Case:
+    label = ", ".join(f"{example.names[p]}=None" for p in positions)
+    wrt = tuple(p for p in example.wrt if p not in positions)
+    return example.with_values(dict.fromkeys(positions), label, wrt=wrt)
 
 
 _MOST = 40
@@ -78,7 +89,7 @@ def with_optional(audit: ExampleFacts) -> tuple[Case, ...]:
 def with_all_optional(audit: ExampleFacts) -> Case | None:
     """Return the example with all of those tensors, or the first alone where the forward refuses them together."""
     example = with_defaults(audit)
-    found = [case for case in with_optional(audit) if not case.doubtful and len(case.wrt) > len(example.wrt)]
+    found = _compatible(audit, [case for case in with_optional(audit) if not case.doubtful and _adds(case, example)])
     for chosen in (found, found[:1]):
         added = {p: case.values[p] for case in chosen for p in case.wrt[len(example.wrt) :]}
         label = ", ".join(case.label for case in chosen)
@@ -88,9 +99,26 @@ def with_all_optional(audit: ExampleFacts) -> Case | None:
     return None
 
 
+def _adds(case: Case, example: Case) -> bool:
+    """Whether a case has all inputs of the example, and more."""
+    return len(case.wrt) > len(example.wrt) and case.wrt[: len(example.wrt)] == example.wrt
+
+
+def _compatible(audit: ExampleFacts, cases: list[Case]) -> list[Case]:
+    """Return the cases whose last inputs, the optional ones, do not exclude each other: of two that do, the first."""
+    pairs = exclusive_pairs(audit.subject)
+    found: list[Case] = []
+    for case in cases:
+        name = case.names[case.wrt[-1]]
+        if not any(frozenset((name, other.names[other.wrt[-1]])) in pairs for other in found):
+            found.append(case)
+    return found
+
+
 def _with_each(audit: ExampleFacts) -> Iterator[Case]:
     example = with_defaults(audit)
     positions = example.top_level(len(example.arguments()[0]))
+    pairs = exclusive_pairs(audit.subject)
     alone: list[int] = []
     for position, parameter in zip(positions, parameters(audit.subject), strict=False):
         if position is None or example.values[position] is not None:
@@ -98,9 +126,10 @@ def _with_each(audit: ExampleFacts) -> Iterator[Case]:
         if _LENGTHS.fullmatch(parameter.name):
             yield from _packed(example, position)
         elif _may_be_tensor(audit, parameter):
-            found = _first_fitting(audit, example, [position])
-            yield from found
-            alone += [position] * (not found)
+            rivals = [p for p in example.all_tensors if frozenset((example.names[p], parameter.name)) in pairs]
+            found = _first_fitting(audit, _without(example, rivals) if rivals else example, [position])
+            yield from found if rivals else (each for case in found for each in _parted(audit, example, case, position))
+            alone += [position] * (not found and not any(parameter.name in pair for pair in pairs))
     if len(alone) > 1:  # a weight and a bias, both of them or none
         yield from _first_fitting(audit, example, alone)
 
@@ -110,6 +139,57 @@ def _first_fitting(audit: ExampleFacts, example: Case, positions: list[int]) -> 
     shapes = itertools.islice(_shapes(audit, example), _MOST)
     found = (_fitting(audit, example, positions, shape) for shape in shapes)
     return list(itertools.islice(filter(None, found), 1))
+
+
+def _parted(audit: ExampleFacts, example: Case, case: Case, position: int) -> Iterator[Case]:
+    """Yield the example with a tensor at a position, also with it in place of one that it excludes.
+
+    Nothing tells that a Function takes one or the other of two. If the forward ignores the one as soon as the other is
+    given, the two are no call. If the backward ignores one beside the other, and not where it is alone, that is its
+    fault or the caller's, and the call is doubtful.
+    """
+    overridden = [other for other in _may_be_none(audit, example) if not _has_effect(audit, case, other)]
+    before, beside = _gradients(audit, example), _gradients(audit, case)
+    is_ignored = bool(before) and all(_same(gradient, beside.get(p)) for p, gradient in before.items())
+    is_call, is_sure = True, True
+    for other in _may_be_none(audit, example) if is_ignored else overridden:
+        instead = _without(case, [other])
+        instead = replace(instead, label=f"{case.label}, {instead.label}")
+        if not audit.is_valid(instead):
+            continue
+        is_excluded = other in overridden and _has_effect(audit, example, other)
+        is_rival = not is_excluded and is_ignored and _needs(audit, instead, position)
+        if is_excluded or is_rival:
+            yield instead
+        is_call, is_sure = is_call and not is_excluded, is_sure and not is_rival
+    if is_call:
+        yield case if is_sure else replace(case, doubtful=True)
+
+
+def _has_effect(audit: ExampleFacts, case: Case, position: int) -> bool:
+    """Whether the outputs depend on the last element of a tensor; so, too, if that cannot be told."""
+    before = _outputs(audit, case)
+    after = _outputs(audit, case.with_values({position: _last_changed(case.values[position])}))
+    return before is None or after is None or not all(map(torch.equal, before, after))
+
+
+def _needs(audit: ExampleFacts, case: Case, position: int) -> bool:
+    """Whether a gradient of another input depends on the last element of a tensor."""
+    before = _gradients(audit, case)
+    after = _gradients(audit, case.with_values({position: _last_changed(case.values[position])}))
+    return not all(_same(gradient, after.get(p)) for p, gradient in before.items() if p != position)
+
+
+def _gradients(audit: ExampleFacts, case: Case) -> dict[int, Tensor | None]:
+    """Return the gradients of a call by their positions; none if it raises."""
+    with suppress(Raised):
+        run = forward(audit.subject, case)
+        return dict(zip(case.wrt, vjp(run, standard_cotangents(run.roots)), strict=True))
+    return {}
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b if a is None or b is None else torch.equal(a, b)
 
 
 def _may_be_tensor(audit: ExampleFacts, parameter: inspect.Parameter) -> bool:
@@ -142,7 +222,8 @@ def _with_tensors(example: Case, positions: list[int], shape: Shape) -> Case:
     dtype = example.tensors[0].dtype
     made = {p: make_tensor("float", shape, None, dtype, torch.Generator().manual_seed(p)) / 2 for p in positions}
     names = " and ".join(example.names[p] for p in positions)
-    return example.with_values(made, f"a tensor of shape {shape} for {names}", wrt=(*example.wrt, *positions))
+    also = f", {example.label}" if example.is_variant else ""
+    return example.with_values(made, f"a tensor of shape {shape} for {names}{also}", wrt=(*example.wrt, *positions))
 
 
 def _fitting(audit: ExampleFacts, example: Case, positions: list[int], shape: Shape) -> Case | None:

@@ -14,7 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 from types import FunctionType
 
@@ -35,6 +35,8 @@ _SHORTEST = 3
 _NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
 _NO_BOUND = re.compile(r"chunk|block|warps|stages", re.IGNORECASE)
 """Matches names of whole numbers that no size has to exceed: the length of a chunk, of which the last is not full."""
+_BLOCK = re.compile(r"chunk|block", re.IGNORECASE)
+"""Matches names of lengths of blocks."""
 
 
 def other_sizes(case: Case) -> Iterator[Case]:
@@ -157,7 +159,8 @@ def keeps_sizes(base: Case, case: Case) -> bool:
 def fit(base: Case, case: Case) -> bool:
     """Whether sizes that are equal in the example, in whatever tensors and numbers, are equal in a variant.
 
-    A size that is a product or a multiple of others still is, and a dimension of which another tensor's is a multiple.
+    A size that is a product or a multiple of others still is, and a dimension of which another tensor's is a multiple,
+    and a number of blocks of the length that an argument tells.
     """
     before, after = base.all_tensors, case.all_tensors
     if case.doubtful or any(t.shape and not t.numel() for t in after.values()):
@@ -182,6 +185,8 @@ def fit(base: Case, case: Case) -> bool:
         return False
     divides = all(new % m == 0 for n, m in numbers for old, new in moved.items() if old % n == 0)
     every = {**change, **dict(numbers)}
+    if not all(_holds(blocks, change, case) for blocks in _blocks(base)):
+        return False
     pairs = _factors(before.values(), {n for n, _ in numbers})
     return divides and all(a * b not in every or every[a * b] == every[a] * every[b] for a, b in pairs)
 
@@ -328,14 +333,17 @@ def _counts(value: object) -> bool:
 def resized(case: Case, change: dict[int, int]) -> Case:
     """Return the case with every dimension of a size in `change` given its new size, values repeated.
 
-    A whole-number argument equal to that size is taken to be that size, and goes with it.
+    A whole-number argument equal to that size is taken to be that size, and goes with it, as does the number of blocks
+    of a whole-number length into which it is divided.
     """
-    label = ", ".join(f"size {old} -> {new}" for old, new in change.items())
     follows = {
         p: change[v]
         for p, v in enumerate(case.values)
         if type(v) is int and v > 1 and v in change and not _NO_SIZE.search(case.names[p])
     }
+    numbers = _numbers_of_blocks(case, change, follows)
+    every = {old: new for old, new in {**change, **numbers}.items() if new != old or old not in numbers}
+    label = ", ".join(f"size {old} -> {new}" for old, new in every.items())
     case = case.with_values(follows)
     counts = [
         v
@@ -345,18 +353,65 @@ def resized(case: Case, change: dict[int, int]) -> Case:
     whole = [t for t in case.all_tensors.values() if not is_differentiable(t)]
     fits = (
         0 not in follows.values()
-        and case.fixed.isdisjoint(change)
+        and case.fixed.isdisjoint(every)
         and not _leaves_a_multiple(case, change)
         and all(abs(c) < min(change.values()) for c in counts)
         and not any(is_permutation(v) for v in whole)
         and not any(may_hold_sizes(v) for v in case.values)
     )
-    new = case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
+    new = case.map_tensors(lambda t: _resize(t, every), label, doubtful=case.doubtful or not fits)
     if any(are_distinct(t) and not are_distinct(new.values[p], 0) for p, t in enumerate(case.values)):
         new = replace(new, doubtful=True)  # a scatter may rely on it
     for partition in partitions(case):
         new = new if partition.holds(new) else partition.restored(new) or replace(new, doubtful=True)
     return new
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """A size that is the number of blocks into which another is divided, the last of which may not be full.
+
+    Attributes:
+        size: what is divided.
+        at: position of the whole number that is the length of a block.
+        number: ⌈size / length⌉.
+    """
+
+    size: int
+    at: int
+    number: int
+
+
+def _blocks(case: Case) -> Iterator[_Blocks]:
+    """Yield the sizes that are numbers of blocks of a length among the arguments.
+
+    One that stands beside the size that is divided is a coincidence: 2 heads, or a batch of 2, of 70 steps.
+    """
+    shapes = [t.shape for t in case.all_tensors.values()]
+    lengths = ((p, v) for p, v in enumerate(case.values) if type(v) is int and v > 1)
+    for p, length in lengths:
+        if not (_BLOCK.search(case.names[p]) or length % _LANES == 0):
+            continue
+        for size in sorted(case.sizes):
+            number = -(-size // length)
+            if number > 1 and number in case.sizes and not any(size in shape and number in shape for shape in shapes):
+                yield _Blocks(size, p, number)
+
+
+def _holds(blocks: _Blocks, change: Mapping[int, int], case: Case) -> bool:
+    """Whether a number of blocks is one still, in a variant with other sizes."""
+    size = change.get(blocks.size, blocks.size)
+    return bool(change.get(blocks.number, blocks.number) == -(-size // case.values[blocks.at]))
+
+
+def _numbers_of_blocks(case: Case, change: Mapping[int, int], follows: Mapping[int, int]) -> dict[int, int]:
+    """Return the numbers of blocks, and what each is after a change of sizes, and of the whole numbers that follow."""
+    found: dict[int, set[int]] = {}
+    for blocks in _blocks(case):
+        length = follows.get(blocks.at, case.values[blocks.at])
+        if blocks.size in change and length > 0:
+            found.setdefault(blocks.number, set()).add(-(-change[blocks.size] // length))
+    return {number: new.pop() for number, new in found.items() if len(new) == 1}
 
 
 def _leaves_a_multiple(case: Case, change: dict[int, int]) -> bool:

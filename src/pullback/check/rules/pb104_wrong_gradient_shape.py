@@ -12,7 +12,9 @@ Either the first backward raises or, if the sizes happen to fit, the gradient is
 ## Limits
 The rule runs on the example and on its variants of size 1. It is an info if the engine's sum happens to be correct, or
 only removes dimensions of size 1. It is a warning if a whole-number argument may no longer fit the size, and on guessed
-shapes if other shapes work.
+shapes if other shapes work. Kernels do not refuse sizes that do not fit each other: where they are interpreted, a
+variant that breaks a relation of the example's sizes, such as a bias of as many elements as there are heads and
+channels, is left out.
 
 ## Bad
 ```python
@@ -54,9 +56,9 @@ from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
 from pullback.check.cases import sizes
-from pullback.check.cases.search import leaves_bounds
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.recorder import misshapen
+from pullback.check.kernel_runs import is_as_valid
 from pullback.check.rules._reproduction import returned
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
@@ -100,7 +102,7 @@ def _wrong(result: FirstOrder) -> set[str]:
 
 def _ones(audit: Audit) -> Iterator[Case]:
     ones = (case for case in sizes.uniform_sizes(audit.base) if case.label.endswith("-> 1"))
-    return (case for case in ones if audit.domain.is_parted(case) and not leaves_bounds(audit.subject, case))
+    return (case for case in ones if audit.domain.is_parted(case) and is_as_valid(audit, audit.base, case))
 
 
 RULE = Rule(__doc__, runtime=_run, blames="backward", kinds=("function",), column="eager", needs_repeatable=False)

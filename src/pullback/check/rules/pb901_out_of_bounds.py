@@ -11,7 +11,8 @@ is unmapped: then the process ends with an illegal memory access, often in anoth
 
 ## Limits
 A kernel does not check that its arguments fit each other. So a variant counts only if equal sizes stay equal, a product
-of two sizes stays their product, and a multiple of an integer argument stays a multiple. If the example has an integer
+of two sizes stays their product, a multiple of an integer argument stays a multiple, and a number of blocks, whose
+length is an argument, stays that. If the example has an integer
 tensor with a positive element, such as labels or indices, all sizes stay: an access that leaves the bounds at other
 sizes is then missed. Audit the function again with an example of each size that matters. If the example itself was
 guessed and has several arguments, the finding is a warning. An access within the storage of a tensor but outside of a

@@ -329,7 +329,7 @@ _FLA_OPS: Mapping[str, Make] = {
     "common.gate:BetaSigmoidFunction": lambda: (normal(B, T, H), 2.0),
     "cyfa.chunk:ChunkCyFAFunction": lambda: {
         "q": normal(B, T, H, K), "k": normal(B, T, H, K), "v": normal(B, T, H, V), "g": decay(B, T, H),
-        "delta": normal(B, T, H), "beta": share(B, T, H), "readout_table": normal(H, 4, 4),
+        "delta": normal(B, T, H), "beta": share(B, T, H), "readout_table": normal(H, 16, 16),
         "q_norm_weight": weight(K), "k_norm_weight": weight(K), "q_norm_eps": 1e-6, "k_norm_eps": 1e-6,
         "scale": 0.25, "initial_k": None, "initial_v": None, "initial_lambda": None, "output_final_state": True,
         "cu_seqlens": None, "cu_seqlens_cpu": None, "checkpoint_level": 0,

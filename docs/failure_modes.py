@@ -110,4 +110,5 @@ MODES = (
     Mode("a Triton kernel accumulates in too few bits", "PB907"),
     Mode("a Triton kernel is right interpreted and wrong compiled", "PB909"),
     Mode("forward and backward are wrong alike", "PB121", "with a reference alone"),
+    Mode("a Triton kernel runs interpreted and does not compile", "PB910"),
 )

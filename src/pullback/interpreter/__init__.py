@@ -10,12 +10,13 @@ from importlib.util import find_spec
 
 import torch
 
+from pullback.interpreter.front_end import Refusal, refusal, refusals
 from pullback.interpreter.host import enter, hosting, is_entered, is_useful, picking
 from pullback.interpreter.worlds import Irregularity, World, inside, world
 
 __all__ = [
-    "LINES", "Irregularity", "World", "enter", "hosting", "inside", "is_entered", "is_possible", "is_useful", "picking",
-    "world",
+    "LINES", "Irregularity", "Refusal", "World", "enter", "hosting", "inside", "is_entered", "is_possible", "is_useful",
+    "picking", "refusal", "refusals", "world",
 ]  # fmt: skip
 
 LINES = ("from pullback import interpreter", "interpreter.enter()")

@@ -213,11 +213,15 @@ def enter() -> None:
 def _replace_launches() -> None:
     import triton
 
-    from pullback.interpreter import launch
+    from pullback.interpreter import front_end, launch
+
+    compiled = triton.JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
-        if not warmup:
-            with without_modes():
+        with without_modes():
+            if world().specialises:
+                front_end.note(world(), self, args, kwargs, compiled)
+            if not warmup:
                 launch.run(self, args, grid, kwargs)
         return launch.COMPILED
 

@@ -176,9 +176,17 @@ def pick(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         configs = autotuner.prune_configs(kwargs) if len(autotuner.configs) > 1 else autotuner.configs
         here = world()
         here.configurations = max(here.configurations, len(configs))
-        config = autotuner.best_config = configs[here.config % len(configs)]
-        if config.pre_hook is not None:
-            config.pre_hook({**autotuner.nargs, **kwargs, **config.all_kwargs()})
-        return autotuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+        chosen = here.config % len(configs)
+        if here.specialises:
+            for other in {len(configs) - 1, len(configs) // 2} - {chosen}:
+                _run_configured(autotuner, configs[other], args, {**kwargs, "warmup": True})
+        return _run_configured(autotuner, configs[chosen], args, kwargs)
     finally:
         autotuner.nargs = None
+
+
+def _run_configured(autotuner: Any, config: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    autotuner.best_config = config
+    if config.pre_hook is not None:
+        config.pre_hook({**autotuner.nargs, **kwargs, **config.all_kwargs()})
+    return autotuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from types import FunctionType
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +46,28 @@ class Irregularity:
     what: str
 
 
+@dataclass(frozen=True, eq=False)
+class Specialisation:
+    """A kernel, and the types and constants of a launch of it.
+
+    Attributes:
+        function: the Python function of the kernel.
+        source: the kernel with types and constants, which Triton compiles.
+        options: options of the compiler.
+        arguments: parameters with their types or values: "x: *fp32, BLOCK=16".
+    """
+
+    function: FunctionType
+    source: Any
+    options: Mapping[str, Any]
+    arguments: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from others."""
+        return self.function, self.arguments, repr(sorted(self.options.items()))
+
+
 @dataclass(eq=False)
 class World:
     """How kernels run, and what they did.
@@ -61,6 +84,8 @@ class World:
         expected: what is loaded in a simulation at lines that load integers; 0 elsewhere.
         processors: number of multiprocessors of the device that the host's code asks about.
         shared_memory: bytes of memory that a multiprocessor's programs share.
+        specialises: whether the types and constants of launches are recorded, of autotuners with up to three of their
+            configurations.
         undefined: what masked-off lanes of a load without `other` hold.
         padding: what a block pointer without `padding_option` gives beyond its bounds.
         irregularities: the first of each kind at each line.
@@ -74,6 +99,7 @@ class World:
         unpadded_loads: those of block pointers without `padding_option` that leave their bounds.
         atomics: file and line of atomic operations.
         loaded: the largest integer that each line has loaded, but in a simulation.
+        specialisations: launches of other types or constants, by what tells them apart.
     """
 
     lifts: bool = True
@@ -86,6 +112,7 @@ class World:
     config: int = 0
     processors: int = 2
     shared_memory: int = 232448
+    specialises: bool = False
     undefined: float = 0.0
     padding: float = 0.0
     irregularities: list[Irregularity] = field(default_factory=list)
@@ -97,6 +124,7 @@ class World:
     unpadded_loads: set[tuple[str, int]] = field(default_factory=set)
     atomics: set[tuple[str, int]] = field(default_factory=set)
     loaded: dict[tuple[str, int], int] = field(default_factory=dict)
+    specialisations: dict[tuple[Any, ...], Specialisation] = field(default_factory=dict)
 
 
 _current = World()

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import BuiltinMethodType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from pullback.check.find.target import Target, locate, package_of
 from pullback.errors import TargetError
 
 if TYPE_CHECKING:
+    from pullback.interpreter.worlds import Specialisation as Specialisation
     from pullback.interpreter.worlds import Way as Way
     from pullback.interpreter.worlds import World as World
 
@@ -112,6 +114,14 @@ def recording(**settings: Any) -> Iterator[World]:
     compiled = nullcontext() if interpreter.is_entered() else interpreter.picking()
     with compiled, interpreter.inside(interpreter.World(**settings)) as world:
         yield world
+
+
+def refusal_of(specialisation: Specialisation) -> dict[str, Any] | None:
+    """Return the fields of the compiler's refusal of a kernel, for types and constants of a launch; else `None`."""
+    from pullback import interpreter
+
+    found = interpreter.refusal(specialisation)
+    return None if found is None else asdict(found)
 
 
 def as_written(is_interpreted: bool) -> AbstractContextManager[object]:

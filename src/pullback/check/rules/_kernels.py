@@ -62,7 +62,7 @@ def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hin
         case=run.case,
         tail=[
             audit.outs,
-            *_backward(run),
+            *backward_lines(run.outputs if run.gradients is not None else ()),
             "print(*interpreter.world().irregularities, sep='\\n')",
             f"assert any(one.kind == {found.kind!r} for one in interpreter.world().irregularities)",
         ],
@@ -73,10 +73,11 @@ def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hin
     return at_line(audit, finding, found.file, found.line)
 
 
-def _backward(run: KernelRun) -> list[str]:
-    if run.gradients is None or not run.outputs:
+def backward_lines(outputs: Sequence[Tensor]) -> list[str]:
+    """Return lines of a reproduction that call the backward; none if there are no outputs."""
+    if not outputs:
         return []
-    g = standard_cotangents(run.outputs)
+    g = standard_cotangents(outputs)
     return [bind("g", g), "grads = torch.autograd.grad(outs, inputs, g, allow_unused=True)"]
 
 

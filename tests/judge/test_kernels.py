@@ -223,3 +223,13 @@ def test_lanes_that_a_load_leaves_undefined_are_in_no_sum(tmp_path):
     assert numbers[0] > numbers[1] + 900, done.stderr
     (tmp_path / "candidate.py").write_text(TOTAL)
     assert pullback.judge(*both, full, seed=0).is_right
+
+
+@pytest.mark.slow
+def test_missing_gradient_is_no_fault_of_the_memory(tmp_path):
+    candidate, reference = tmp_path / "candidate.py", tmp_path / "reference.py"
+    candidate.write_text(KERNEL + "\n\ndef square(x):\n    return Square.apply(x.detach())\n")
+    reference.write_text("def square(x):\n    return x * x\n")
+    found = pullback.judge(f"{candidate}:square", f"{reference}:square", torch.linspace(-2, 2, 19), seed=0)
+    assert found.verdict == "wrong"
+    assert {reason.kind for reason in found.reasons} == {"gradient"}, found

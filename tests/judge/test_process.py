@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,38 @@ def test_endless_call_ends():
     verdict = pullback.judge(candidate, cube, normal(3), seconds=1.5)
     assert kinds(verdict) == {"crash"}
     assert "did not return" in verdict.reasons[0].message
+
+
+@pytest.mark.slow
+def test_call_that_would_take_too_long_is_left_out_and_named():
+    def candidate(x):
+        end = time.process_time() + 2e-4 * x.numel()
+        while time.process_time() < end:
+            pass
+        return x**3
+
+    verdict = pullback.judge(candidate, cube, normal(12))
+    assert verdict.is_right, str(verdict)
+    assert not verdict.refused
+    (remark,) = verdict.remarks
+    assert remark.startswith("left out, since they would take too long: ")
+    assert "a large size (12 -> " in remark
+    assert f"  {remark}" in str(verdict).splitlines()
+
+
+def test_every_exception_of_larger_calls_is_told():
+    def candidate(x):
+        if x.numel() > 1000:
+            raise ValueError("too large")
+        if x.numel() == 1:
+            raise RuntimeError("too small")
+        return x**3
+
+    verdict = pullback.judge(candidate, cube, normal(12))
+    told = [line for line in str(verdict).splitlines() if "it refuses calls that the reference takes" in line]
+    assert len(told) == len(verdict.refused) == 2
+    assert "too large" in str(told)
+    assert "too small" in str(told)
 
 
 def test_memory_is_limited():

@@ -171,7 +171,7 @@ class _Trial:
             reasons=tuple(reasons),
             smallest=smallest,
             refused=tuple(_refusal(error, labels) for error, labels in made.refused.items()),
-            remarks=tuple(self._remarks),
+            remarks=(*self._remarks, *_left_out(made.late)),
             calls=len(made.answers),
             compared=made.compared,
             error=made.error,
@@ -382,6 +382,12 @@ def _refusal(error: str, labels: Sequence[str]) -> str:
     """An exception, and the first of the calls that raise it."""
     calls = "a call" if len(labels) == 1 else f"{len(labels)} calls"
     return f"{error} ({calls}: {'; '.join(labels[:_SHOWN])}{'; …' * (len(labels) > _SHOWN)})"
+
+
+def _left_out(labels: Sequence[str]) -> list[str]:
+    """A remark on the calls that would take too long, if there are any."""
+    more = "; …" * (len(labels) > _SHOWN)
+    return [f"left out, since they would take too long: {'; '.join(labels[:_SHOWN])}{more}"] if labels else []
 
 
 def _outcome(reasons: Sequence[Reason]) -> Outcome:

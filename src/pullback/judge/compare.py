@@ -14,7 +14,7 @@ from pullback.check.derivative.band import Band, cast
 from pullback.judge.sandbox import UNWRITTEN
 from pullback.judge.verdict import Reason
 from pullback.judge.wire import Raw, digest, received, received_list
-from pullback.judge.worker import Call
+from pullback.judge.worker import LATE, Call
 
 _KEYS = {"object": "the identity", "memory": "the data pointer", "new": "the shape"}
 _NARROW_EFFECT = 0.3
@@ -99,6 +99,7 @@ class Comparison:
         is_declared: whether the candidate was written for that dtype.
         is_narrow: whether it computes in fewer digits inside.
         refused: labels of calls that the candidate refuses, by its exception.
+        late: labels of calls that were left out, since the candidate would take too long.
         compared: numbers that were compared.
     """
 
@@ -111,6 +112,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         self.refused: dict[str, list[str]] = {}
+        self.late: list[str] = []
         self.compared = 0
         self._sizes: dict[str, tuple[float, float]] = {}
 
@@ -121,6 +123,9 @@ class Comparison:
     def of_call(self, k: int) -> Iterator[Reason]:
         """Everything that is wrong with a call; of its numbers, the first tensor."""
         call, answer, right = self.calls[k], self.answers[k], self.rights[k]
+        if call.kind == "shape" and answer.stage == LATE:
+            self.late.append(call.label)
+            return
         if answer.error:
             if call.kind in ("shape", "layout", "settings", "memory") or call.is_extreme:
                 self.refused.setdefault(answer.error, []).append(call.label)
@@ -249,11 +254,7 @@ class Comparison:
         """Whether the first call is right."""
         if 0 not in self.rights or 0 not in self.answers or self.answers[0].error:
             return False
-        pairs = zip(self.rights[0].bands, self.answers[0].results, strict=False)
-        return all(
-            got is None or band.shape is None or (got.shape == band.shape and not bool(band.outside(got.flat()).any()))
-            for band, got in pairs
-        )
+        return all(_is_inside(*pair) for pair in zip(self.rights[0].bands, self.answers[0].results, strict=False))
 
     def _of_inputs(self, k: int) -> Iterator[Reason]:
         """Inputs that were written to, unless the reference writes to them."""
@@ -308,6 +309,14 @@ def of_alone(reason: Reason, right: bool) -> Reason:
         return reason
     message = f"{reason.message}. Alone, in a new process, the same call is right: earlier calls have changed it"
     return replace(reason, kind="state", message=message)
+
+
+def _is_inside(band: Band, got: Raw | None) -> bool:
+    """Whether no number of a result is wrong; a missing one stands for zeros."""
+    if band.shape is None or (got is not None and got.shape != band.shape):
+        return band.shape is None
+    flat = torch.zeros_like(band.expected) if got is None else got.flat()
+    return not bool(band.outside(flat).any())
 
 
 def _inputs(call: Call) -> list[str]:

@@ -50,6 +50,8 @@ UNDECIDED: dict[str, str] = {
 }
 """Reasons for the verdict "inconclusive"."""
 
+_REFUSALS = 3
+"""Exceptions of a candidate that the text names."""
 _STYLE = {"right": "green", "wrong": "bold red", "cheats": "bold red", "inconclusive": "yellow"}
 STATUS: dict[Outcome, int] = {"right": 0, "wrong": 1, "cheats": 1, "inconclusive": 2}
 """Exit status of the command, as that of `pullback check`."""
@@ -109,7 +111,7 @@ class Verdict:
         reasons: one of each kind, cheating first; empty for "right".
         smallest: the smallest failing call; `None` if no call fails.
         refused: exceptions of the candidate on calls that the reference takes, each with the labels of such calls.
-        remarks: what differs without being wrong: a gradient at isolated points.
+        remarks: what differs without being wrong: a gradient at isolated points; and which calls were left out.
         calls, compared: calls that were made, and numbers that were compared.
         error: largest error of a right number, relative to the largest of its tensor.
         declared, computed: dtype of the example, and of the inputs that the candidate got.
@@ -173,8 +175,7 @@ class Verdict:
             found.append(f"  smallest failing call: {self.smallest.inputs} (--json - has a script)")
         if self.is_right and self.error is not None:
             found.append(f"  largest relative error {self.error:.2g}, computed in {self.computed}")
-        if self.refused:
-            found.append(f"  it refuses calls that the reference takes: {self.refused[0]}")
+        found += [f"  it refuses calls that the reference takes: {refusal}" for refusal in self.refused[:_REFUSALS]]
         found += [f"  {remark}" for remark in self.remarks]
         found.append(f"  seed {self.seed}")
         return found

@@ -159,6 +159,10 @@ class Source:
             return None
 
 
+LATE = "late"
+"""Stage of a call that is left out, since it would take too long."""
+
+
 class Pace:
     """Tells whether a larger call, if time grows as in those before it, takes more than seconds."""
 
@@ -450,7 +454,7 @@ def serve_candidate(job: Job, reference: Source, forbidden: Sequence[str], chann
         for k, call in enumerate(job.calls):
             channel.send("begin", call=k)
             if pace.is_too_slow(call):
-                channel.send("answer", call=k, error="it would take too long", stage="call")
+                channel.send("answer", call=k, error="it would take too long", stage=LATE)
                 continue
             held = _tell(runner, job, k, call, held, channel)
             pace.end(call)

@@ -1,11 +1,15 @@
 """`pullback check --fix` and `--diff`: files written, messages, and the exit status."""
 
 import ast
+import importlib.util
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from pullback import check
@@ -77,6 +81,21 @@ def test_crashing_function_does_not_stop_other_fixes(run, tmp_path):
     assert "not fixed Ends (ops.py:5): while a fix was derived, the process ended with exit status 3" in told
     assert "fixed Cube (ops.py:17): PB101" in told
     assert "return 3 * g * x**2" in (tmp_path / "ops.py").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None or torch.accelerator.is_available(), reason="no Triton, or a GPU"
+)
+def test_function_with_kernels_is_left_alone(tmp_path):
+    file = tmp_path / "ops.py"
+    file.write_text((Path(__file__).parents[1] / "check/swish_by_triton.py").read_text())
+    before = file.read_text()
+    command = [sys.executable, "-m", "pullback", "check", "ops.py:WrongFormula", "--fix", "--select", "PB101"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    told = "its forward launches Triton kernels, of which no derivative is derived"
+    assert re.search(rf"not fixed WrongFormula \(ops.py:\d+\): {told}", done.stderr), done.stderr
+    assert file.read_text() == before
 
 
 @pytest.mark.slow

@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.check.find.kernels import recording
 from pullback.check.find.syntax import positional_parameters
 from pullback.check.runner.task import Sender, describe_failure
 from pullback.check.subject import Given, Options, Subject
@@ -92,6 +94,8 @@ def _search(subject: Subject | None, example: Callable[[Subject], tuple[Any, ...
     try:
         source = editable_source(subject)
         args = example(subject)
+        if derives and _launches_kernels(subject, args):
+            raise CannotFixError("its forward launches Triton kernels, of which no derivative is derived")
         return SearchResult(
             backward=derive(subject, args) if derives else None,
             non_tensors=_non_tensors(subject, args),
@@ -113,6 +117,15 @@ def _example(subject: Subject, given: Given, options: Options, sender: Sender) -
     if kwargs:
         raise CannotFixError("its example has keyword arguments")
     return tuple(args)
+
+
+def _launches_kernels(subject: Subject, args: Sequence[Any]) -> bool:
+    """Whether a forward launches kernels that are interpreted."""
+    if not subject.is_interpreted:
+        return False
+    with recording() as world, torch.no_grad():
+        subject.call(*args)
+    return world.launches > 0
 
 
 def _non_tensors(subject: Subject, args: Sequence[Any]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ KERNELS = Path(__file__).with_name("compiled_kernels.py")
 MARK = re.compile(r"# refused: (.*)")
 REFUSED = {
     "shape_in_loop", "dtype_in_loop", "number_of_module", "name_of_a_branch", "type_of_a_branch", "return_in_loop",
-    "break_of_loop", "two_comparisons", "small_dot", "number_in_a_helper", "second_configuration",
+    "break_of_loop", "small_dot", "number_in_a_helper", "second_configuration",
 }  # fmt: skip
 COMPILED = {"arguments_of_many_kinds", "heuristic", "configuration_that_asserts", "described"}
 
@@ -89,8 +89,11 @@ def test_every_configuration_is_recorded_once(report):
 
 @pytest.mark.parametrize("name", right_names())
 def test_kernels_of_right_functions_compile(right, name):
+    refused = right[name]["refused"]
+    if any("have been removed" in message for _, _, message in refused):
+        pytest.skip("this Triton has no block pointers")
     assert right[name]["launches"] > 0
-    assert right[name]["refused"] == []
+    assert refused == []
 
 
 def test_fault_of_the_compiler_is_no_refusal():
@@ -128,6 +131,7 @@ def test_source_has_signature_constants_and_a_front_end():
     assert inspect.signature(source.make_ir).parameters.keys() <= known
 
 
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")  # of Triton 3.9
 def test_backend_and_context_are_made_without_a_gpu():
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget

@@ -65,6 +65,29 @@ def test_function_of_a_file(name, expected):
     assert not [finding for finding in report.findings if finding.verdict == "unaudited"]
 
 
+def the_error(report):
+    (found,) = [finding for finding in report.findings if finding.severity == "error"]
+    return found
+
+
+@needs_interpreter
+def test_wrong_gradient_is_located_where_a_kernel_stores_it():
+    found = the_error(pullback.check(f"{FILE}:WrongFormula", X, select="PB101", budget=3))
+    line = found.location.line
+    assert "tl.store(dx + i, g * slope" in FILE.read_text().splitlines()[line - 1]
+    assert found.message.endswith(f"; kernel backward_kernel stores it ({FILE.name}:{line})")
+
+
+@needs_interpreter
+def test_wrong_gradient_that_no_kernel_stores_is_located_at_the_backward(tmp_path):
+    call = "return Swish.differentiate(*ctx.saved_tensors, dy)"
+    file = tmp_path / "scaled.py"
+    file.write_text(FILE.read_text().replace(call, call.replace("return ", "return 1.5 * ")))
+    found = the_error(pullback.check(f"{file}:Swish", X, select="PB101", budget=3))
+    assert "def backward" in file.read_text().splitlines()[found.location.line - 1]
+    assert "stores it" not in found.message
+
+
 @needs_interpreter
 @pytest.mark.parametrize(("name", "expected"), [("Swish", set()), ("OutOfBounds", {("PB901", "error")})])
 def test_live_function_is_interpreted_in_its_process(name, expected):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pullback._torch import storage_of
 from pullback.check.case import Case
 from pullback.check.cases import sizes, values
 from pullback.check.cases.search import leaves_bounds
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 """File and line of an access."""
+Store = tuple[str, str, int]
+"""Kernel, file and line of a store."""
 
 _SHARES = (0.2, 0.4)
 """Shares of the budget that are spent when the variants of the example have run, and the variants of these."""
@@ -93,6 +96,16 @@ def run_once(subject: Subject, case: Case) -> Results:
     except Raised:  # another rule's matter
         gradients = None
     return Results(case, outputs, gradients)
+
+
+def storing_line(subject: Subject, case: Case, cotangents: Sequence[Tensor], input_index: int) -> Store | None:
+    """The line of a kernel that stores the gradient of an input; `None` if no kernel does, or several lines do."""
+    with recording(traces=True) as world, suppress(Raised):
+        gradient = vjp(forward(subject, case), cotangents)[input_index]
+        if gradient is not None and gradient.layout is torch.strided:
+            _, lines = world.stores.get(storage_of(gradient), (gradient, set()))
+            return min(lines) if len(lines) == 1 else None
+    return None
 
 
 def run_in_world(audit: ExampleFacts, case: Case, **settings: Any) -> KernelRun | None:

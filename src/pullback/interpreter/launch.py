@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
+from pullback._torch import storage_of
 from pullback.interpreter.errors import KernelError, UnsupportedError
 from pullback.interpreter.evaluate import Machine, Source, source_of
 from pullback.interpreter.language import BUILTINS
@@ -79,6 +80,8 @@ class _Launch:
         self._world = world
         self._precision = Precision.of(world)
         self._space = Space(self._precision, grid, self._note)
+        if world.traces:
+            self._space.on_store = self._trace
         self._machine = Machine(world, self._space, grid)
         self._suspects: list[Irregularity] = []
 
@@ -151,6 +154,10 @@ class _Launch:
         padding = getattr(x, "padding", "zero")
         make = BUILTINS["make_tensor_descriptor"]
         return make(self._machine, base, list(x.shape), list(x.strides), list(x.block_shape), padding)
+
+    def _trace(self, stored: torch.Tensor) -> None:
+        _, lines = self._world.stores.setdefault(storage_of(stored), (stored, set()))
+        lines.add((self._source.name, *self._machine.place()))
 
     def _note(self, kind: Any, memory: Memory | None, element: int | None, program: int, what: str) -> None:
         file, line = self._machine.place()

@@ -80,6 +80,7 @@ class Memory:
         size: their number.
         item_size: bytes of each, as kernels hold it.
         element_size: bytes of each, as PyTorch holds it.
+        flat: the storage as a tensor; there is none on "meta".
         names: the parameters of the kernel that point here.
     """
 
@@ -106,7 +107,7 @@ class Memory:
     def _take(self, tensor: torch.Tensor, held: np.dtype[Any]) -> None:
         flat = torch.empty(0, dtype=tensor.dtype)
         flat.set_(tensor.untyped_storage(), 0, (self.size,), (1,))
-        self._flat = flat
+        self.flat = flat
         as_torch = torch.from_numpy(np.empty(0, held)).dtype
         self._is_copy = as_torch != tensor.dtype
         self.data = (flat.to(as_torch) if self._is_copy else flat).numpy()
@@ -120,7 +121,7 @@ class Memory:
     def write_back(self) -> None:
         """Copy elements that are held otherwise than PyTorch holds them to the storage."""
         if self._is_copy and self.is_written and self.data is not None:
-            self._flat.copy_(torch.from_numpy(self.data).to(self._flat.dtype))
+            self.flat.copy_(torch.from_numpy(self.data).to(self.flat.dtype))
 
     def __str__(self) -> str:
         return "/".join(dict.fromkeys(self.names)) or "a tensor"
@@ -139,6 +140,8 @@ class Space:
         self.is_ordered = False
         """Whether programs order their accesses by atomic operations: then who reads after whom is no race."""
         self._has_read_unwritten = False
+        self.on_store: Callable[[torch.Tensor], None] = lambda _: None
+        """Called with all elements of a storage, before some are stored."""
         self.keeps_unwritten = False
         """Whether a kernel stored NaN after it read memory that nobody wrote: it did not mask it off."""
 
@@ -237,6 +240,7 @@ class Space:
                 self.keeps_unwritten |= bool((data[index].view(np.uint64) == _POISON_BITS).any())
             self._look_for_nan(lanes)
             memory.is_written = True
+            self.on_store(memory.flat)
             if at_once is not None:
                 at_once.at(data, index, lanes)
                 continue
@@ -331,6 +335,7 @@ class Space:
         programs: Array,
     ) -> None:
         memory.is_written = True
+        self.on_store(memory.flat)
         lanes = self._lanes(at, shape, programs, index.size)
         changes = _differ(data[index], new)
         data[index] = new

@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
 """What memory that nobody wrote holds: a NaN that no computation gives."""
@@ -86,6 +87,7 @@ class World:
         shared_memory: bytes of memory that a multiprocessor's programs share.
         specialises: whether the types and constants of launches are recorded, of autotuners with up to three of their
             configurations.
+        traces: whether `stores` is kept.
         undefined: what masked-off lanes of a load without `other` hold.
         padding: what a block pointer without `padding_option` gives beyond its bounds.
         irregularities: the first of each kind at each line.
@@ -99,6 +101,8 @@ class World:
         unpadded_loads: those of block pointers without `padding_option` that leave their bounds.
         atomics: file and line of atomic operations.
         loaded: the largest integer that each line has loaded, but in a simulation.
+        stores: of each storage that kernels wrote to, by its address: a tensor, which keeps it from being used again,
+            and kernel, file and line of each store.
         specialisations: launches of other types or constants, by what tells them apart.
     """
 
@@ -113,6 +117,7 @@ class World:
     processors: int = 2
     shared_memory: int = 232448
     specialises: bool = False
+    traces: bool = False
     undefined: float = 0.0
     padding: float = 0.0
     irregularities: list[Irregularity] = field(default_factory=list)
@@ -124,6 +129,7 @@ class World:
     unpadded_loads: set[tuple[str, int]] = field(default_factory=set)
     atomics: set[tuple[str, int]] = field(default_factory=set)
     loaded: dict[tuple[str, int], int] = field(default_factory=dict)
+    stores: dict[int, tuple[torch.Tensor, set[tuple[str, str, int]]]] = field(default_factory=dict)
     specialisations: dict[tuple[Any, ...], Specialisation] = field(default_factory=dict)
 
 

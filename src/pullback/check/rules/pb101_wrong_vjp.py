@@ -146,7 +146,8 @@ from pullback.check.derivative.intent import Intent, flat_in, severity_of
 from pullback.check.derivative.repeatable import Unwritten
 from pullback.check.find.kernels import is_unwritten
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._kernels import MAY_MISFIT, may_misfit
+from pullback.check.kernel_runs import storing_line
+from pullback.check.rules._kernels import MAY_MISFIT, at_line, may_misfit, shown_line
 from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import saved, text
@@ -352,7 +353,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     beside = _beside_an_estimate(audit, comparison.input_index)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
     unsure = unsure or _may_be_right(audit, first, comparison, unstable)
-    return audit.finding(
+    finding = audit.finding(
         "PB101",
         "info" if case.label == TINY else "warning" if unstable or unsure else "error",
         "unstable" if unstable else "wrong",
@@ -368,6 +369,17 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         if beside
         else _size_hint(*first, result, comparison) or _hint(audit, result, comparison, _ratio(first[1])),
     )
+    return _at_kernel(audit, finding, result, comparison) if audit.subject.is_interpreted else finding
+
+
+def _at_kernel(audit: Audit, finding: Finding, result: FirstOrder, comparison: Comparison) -> Finding:
+    """Locate a finding at the line of a kernel that stores the gradient, if there is one."""
+    found = storing_line(audit.subject, result.case, result.cotangents, comparison.input_index)
+    if found is None:
+        return finding
+    kernel, file, line = found
+    message = f"{finding.message}; kernel {kernel} stores it ({shown_line(file, line)})"
+    return at_line(audit, replace(finding, message=message), file, line)
 
 
 def _is_unwritten(result: FirstOrder, comparison: Comparison) -> bool:

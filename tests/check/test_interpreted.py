@@ -296,6 +296,22 @@ def test_gradient_has_the_shape_of_a_bias_that_fits(name, expected):
 
 
 @needs_interpreter
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("TimesStart", (3, 1, 5), set()),
+        ("TimesKey", (3, 1, 5), set()),
+        ("TimesFirstKey", (3, 1, 5), {("PB101", "error")}),
+    ],
+)
+def test_a_size_of_1_that_stays_1(name, shape, expected):
+    x, second = torch.randn(3, 4, 5, dtype=torch.float64), torch.randn(*shape, dtype=torch.float64)
+    file = FILE.with_name("triton_relations.py")
+    report = pullback.check(f"{file}:{name}", x, second, select=("PB1", "PB901", "PB902"), budget=10)
+    assert reported(report) == expected, str(report)
+
+
+@needs_interpreter
 @pytest.mark.parametrize("is_interpreted", [True, False])
 def test_smaller_calls_of_kernels_keep_sizes_that_fit_each_other(is_interpreted):
     audited = audit_of(lambda x, bias: (x.flatten(1) + bias).square(), normal(5, 2, 16), normal(32))

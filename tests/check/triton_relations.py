@@ -199,3 +199,101 @@ def gated(x, g=None, gamma=None, is_wrong=False):
     if g is not None and gamma is not None:
         raise ValueError("give one of g and gamma")
     return WrongGamma.apply(x, g, gamma) if is_wrong else CheckedGates.apply(x, g, gamma)
+
+
+@triton.jit
+def start_kernel(x, start, dy, y, dstart, length, n, IS_BACK: tl.constexpr, BLOCK: tl.constexpr):
+    batch = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    m = i < n
+    s = tl.load(start + batch * n + i, mask=m, other=0.0)
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for t in range(length):
+        at = (batch * length + t) * n + i
+        a = tl.load(x + at, mask=m, other=0.0)
+        if IS_BACK:
+            g = tl.load(dy + at, mask=m, other=0.0)
+            tl.store(y + at, g * s, mask=m)
+            total += g * a
+        else:
+            tl.store(y + at, a * s, mask=m)
+    if IS_BACK:
+        tl.store(dstart + batch * n + i, total, mask=m)
+
+
+class TimesStart(torch.autograd.Function):
+    """The product of each row of x, of shape (batch, length, n), and the start of its batch, of shape (batch, 1, n)."""
+
+    @staticmethod
+    def launch(x, start, dy):
+        y, dstart = torch.empty_like(x), torch.empty_like(start)
+        batch, length, n = x.shape
+        block = triton.next_power_of_2(max(n, 1))
+        start_kernel[(batch,)](x, start, dy, y, dstart, length, n, IS_BACK=dy is not x, BLOCK=block)
+        return y, dstart
+
+    @staticmethod
+    def forward(ctx, x, start):
+        x, start = x.contiguous(), start.contiguous()
+        ctx.save_for_backward(x, start)
+        return TimesStart.launch(x, start, x)[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return TimesStart.launch(*ctx.saved_tensors, g.contiguous())
+
+
+@triton.jit
+def heads_kernel(x, k, dy, y, dk, heads, groups, n, IS_BACK: tl.constexpr, WRITTEN: tl.constexpr, BLOCK: tl.constexpr):
+    t, group = tl.program_id(0), tl.program_id(1)
+    i = tl.arange(0, BLOCK)
+    m = i < n
+    b = tl.load(k + (t * groups + group) * n + i, mask=m, other=0.0)
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for h in range(group * (heads // groups), (group + 1) * (heads // groups)):
+        at = (t * heads + h) * n + i
+        if IS_BACK:
+            g = tl.load(dy + at, mask=m, other=0.0)
+            tl.store(y + at, g * b, mask=m)
+            total += g * tl.load(x + at, mask=m, other=0.0)
+        else:
+            tl.store(y + at, tl.load(x + at, mask=m, other=0.0) * b, mask=m)
+    if IS_BACK:
+        tl.store(dk + (t * groups + group) * n + i, total, mask=m & (group < WRITTEN))
+
+
+class TimesKey(torch.autograd.Function):
+    """The product of heads, of shape (length, heads, n), and the key that they share, of shape (length, groups, n)."""
+
+    written = 1 << 20
+
+    @classmethod
+    def launch(cls, x, k, dy):
+        y, dk = torch.empty_like(x), torch.empty_like(k)
+        length, heads, n = x.shape
+        assert heads % k.shape[1] == 0
+        heads_kernel[(length, k.shape[1])](
+            x, k, dy, y, dk, heads, k.shape[1], n,
+            IS_BACK=dy is not x, WRITTEN=cls.written, BLOCK=triton.next_power_of_2(max(n, 1)),
+        )  # fmt: skip
+        return y, dk
+
+    @staticmethod
+    def forward(ctx, x, k):
+        x, k = x.contiguous(), k.contiguous()
+        ctx.save_for_backward(x, k)
+        return TimesKey.launch(x, k, x)[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return TimesKey.launch(*ctx.saved_tensors, g.contiguous())
+
+
+class TimesFirstKey(TimesKey):
+    """Its backward writes the gradient of the first key alone."""
+
+    written = 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return TimesFirstKey.launch(*ctx.saved_tensors, g.contiguous())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -192,14 +192,16 @@ class _Search:
 
     def _run(self, case: Case, numeric: Case | None = None) -> KernelRun | None:
         audit, kind = self._audit, _kind(case)
-        if case.extreme or kind in self._kinds or audit.leaves_out(case) or not sizes.keeps_sizes(audit.base, case):
+        is_given = any(case is given for given in audit.given)  # then its sizes fit
+        is_kept = is_given or sizes.keeps_sizes(audit.base, case)
+        if case.extreme or kind in self._kinds or audit.leaves_out(case) or not is_kept:
             return None
         self._kinds.add(kind)
         with audit.events.of_first_order(case.describe(), audit.subject, case):
             run = run_in_world(audit, case)
         if run is None:
             return None
-        fitting = self._with_room(run)
+        fitting = run if is_given else self._with_room(run)
         if fitting is not run:
             self.misfits.add(case.label)
         if fitting is None:
@@ -303,6 +305,8 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
     are_guesses = audit.guessed and any(map(_may_point, audit.base.values))  # they fit the example by chance
     fits = is_empty or (sizes.fit(audit.base, case) and not are_guesses)
     even = sizes.made_even(audit.base, case)
+    if _grows_a_one(before, after) and not audit.leaves_out(case) and _has_excess(audit, case):
+        return None
     if (even or not (fits and sizes.keeps_ratios(audit.base, case))) and not audit.leaves_out(case):
         with audit.events.of_first_order(case.describe(), audit.subject, case):
             run = run_in_world(audit, case)
@@ -311,6 +315,29 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
             if run is not None and not fits and _is_unwritten(run):
                 return None
     return case if fits else replace(case, doubtful=True)
+
+
+def _grows_a_one(before: Mapping[int, Tensor], after: Mapping[int, Tensor]) -> bool:
+    dims = ((a, b) for p in before.keys() & after.keys() for a, b in zip(before[p].shape, after[p].shape, strict=False))
+    return any(old == 1 < new for old, new in dims)
+
+
+def _has_excess(audit: ExampleFacts, case: Case) -> bool:
+    """Whether an input has elements that no kernel reads, and of whose gradient none writes an element.
+
+    A dimension may be 1 for good, as that of a state for each sequence: kernels pass over it, and what is beyond its
+    first element is no input. Of several heads that share a key, each is read.
+    """
+    with audit.events.of_first_order(case.describe(), audit.subject, case):
+        run = run_in_world(audit, case)
+        if run is None or run.gradients is None:
+            return False
+        unwritten = {p: is_unwritten(g) for p, g in zip(case.wrt, run.gradients, strict=True) if g is not None}
+        moved = {
+            p: torch.where(mask, case.values[p] + 1, case.values[p]) for p, mask in unwritten.items() if mask.any()
+        }
+        other = run_in_world(audit, case.with_values(moved)) if moved else None
+    return other is not None and all(map(torch.equal, run.outputs, other.outputs))
 
 
 def is_as_valid(audit: ExampleFacts, before: Case, after: Case) -> bool:

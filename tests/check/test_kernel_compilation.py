@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import pullback
 from pullback.check import kernel_compilation
+from pullback.check.case import make_case
 from pullback.interpreter.worlds import Specialisation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,21 +90,20 @@ def test_reproduction_is_a_script_without_a_gpu():
     assert "Cannot access global variable FACTOR" in done.stdout
 
 
-class _Events:
-    @staticmethod
-    def beat():
-        pass
-
-
-class _Audit:
-    events = _Events()
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [((X.double(), 3, True), False), ((X[:5], 3, True), True), ((X, 4, True), True), ((X, 3, False), False)],
+)
+def test_other_sizes_and_numbers(values, expected):
+    audit = SimpleNamespace(base=make_case((X, 3, True), {}, ()))
+    assert kernel_compilation.has_other_sizes(audit, make_case(values, {}, ())) is expected
 
 
 def refusals_of(monkeypatch, *answers):
     """Return what is found of launches, each of which the front end answers by a call."""
     launches = [Specialisation(lambda: None, answer, {}, "") for answer in answers]
     monkeypatch.setattr(kernel_compilation, "refusal_of", lambda one: one.source())
-    return kernel_compilation._refused(_Audit(), launches)
+    return kernel_compilation._refused(SimpleNamespace(events=SimpleNamespace(beat=lambda: None)), launches)
 
 
 def test_crash_of_the_compiler_refuses_nothing(monkeypatch):

@@ -130,7 +130,7 @@ def number_in_a_helper(x, out, n, BLOCK: tl.constexpr):
 
 
 @launched()
-@triton.autotune([triton.Config({"BLOCK": 16, "STEP": 0}), triton.Config({"BLOCK": 16, "STEP": 1})], key=["n"])
+@triton.autotune([triton.Config({"BLOCK": 16, "STEP": s}, num_warps=w) for s, w in ((0, 4), (0, 8), (1, 4))], key=["n"])
 @triton.jit
 def second_configuration(x, out, n, BLOCK: tl.constexpr, STEP: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -28,7 +28,7 @@ _MOST = 5.0
 """Seconds for the front end: it takes some milliseconds for a kernel, and seconds for one with long unrolled loops."""
 _TICK = 0.005
 _OF_SIZES = re.compile(r"Input shapes should have|power of 2|at least \d+ rows|numel|broadcast|incompatible dimensions")
-"""Matches a message that asks for other sizes of blocks: a function need not take every size of its tensors."""
+"""Matches a message that asks for other sizes of blocks: a function need not take every size."""
 _SHORT = (torch.bfloat16, torch.float16)
 
 
@@ -67,7 +67,7 @@ def uncompilable(audit: ExampleFacts) -> Iterator[Uncompilable]:
     for (run, one), fields in zip(launches, refused, strict=True):
         if fields is None or (place := (fields["file"], fields["line"])) in seen:
             continue
-        if has_other_sizes(audit, run.case) and _OF_SIZES.search(fields["message"]):
+        if run.case.is_variant and _OF_SIZES.search(fields["message"]):
             continue
         seen.add(place)
         if not (is_any and any(_compiles_in(audit, dtype, run.case, one) for dtype in _SHORT)):
@@ -75,9 +75,14 @@ def uncompilable(audit: ExampleFacts) -> Iterator[Uncompilable]:
 
 
 def has_other_sizes(audit: ExampleFacts, case: Case) -> bool:
-    """Whether a call has tensors of other shapes than the example."""
-    before, after = audit.base.all_tensors, case.all_tensors
-    return any(before[p].shape != after[p].shape for p in before.keys() & after.keys())
+    """Whether a call has tensors of other shapes than the example, or other numbers."""
+    return any(_size(one) != _size(other) for one, other in zip(audit.base.values, case.values, strict=False))
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _like(audit: ExampleFacts) -> Case:
@@ -89,8 +94,8 @@ def _launches(audit: ExampleFacts) -> list[tuple[KernelRun, Specialisation]]:
     """Return the launches of other types or constants, each with the first run that makes it."""
     start = audit.clock.seconds()
     found: dict[Any, tuple[KernelRun, Specialisation]] = {}
-    for run in kernel_runs(audit):
-        if found and (not run.new or audit.clock.seconds() > start + _SECONDS):
+    for index, run in enumerate(kernel_runs(audit)):
+        if index and (not run.new or audit.clock.seconds() > start + _SECONDS):
             continue
         as_written = _as_written(audit, _as_given(audit, run.case))
         if as_written is not None:

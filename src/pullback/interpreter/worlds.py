@@ -65,8 +65,9 @@ class Specialisation:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from others."""
-        return self.function, self.arguments, repr(sorted(self.options.items()))
+        """What tells it from others, to the front end."""
+        options = sorted((name, x) for name, x in self.options.items() if name not in ("num_warps", "num_stages"))
+        return self.function, self.arguments, repr(options)
 
 
 @dataclass(eq=False)

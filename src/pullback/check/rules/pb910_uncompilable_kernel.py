@@ -17,9 +17,9 @@ anything runs. So the kernel passes every test on the CPU, and raises at its fir
 Only the front end runs: a kernel that needs too much shared memory, or that a later pass refuses, is not reported. Nor
 are failed `tl.static_assert`s, types that GPUs other than an H100 have, and, if the example is float64, kernels that
 compile for bfloat16 or float16. A guessed call may launch a kernel with constants that do not fit each other, and a
-function need not take every size: on a guessed call, and at other sizes than those of the example, the finding is a
-warning, and there is none at other sizes if the compiler asks for larger blocks. The rule runs only where kernels are
-interpreted: with Triton installed and no accelerator.
+function need not take every size: on a guessed call, and at other sizes or numbers than those of the example, the
+finding is a warning. On variants of the example there is none if the compiler asks for other sizes of blocks. The rule
+runs only where kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

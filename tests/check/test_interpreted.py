@@ -70,6 +70,49 @@ def the_error(report):
     return found
 
 
+PAIRS = """
+import torch, triton, triton.language as tl
+
+
+@triton.jit
+def weigh_kernel(x, labels, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    label = tl.load(labels + i, mask=i < n, other=0)
+    tl.store(y + i, tl.load(x + i) * (1.0 + label), mask=i < n)
+
+
+class Weighed(torch.autograd.Function):
+    @staticmethod
+    def compute(x, labels):
+        y = torch.empty_like(x)
+        weigh_kernel[(triton.cdiv(x.numel(), 16),)](x, labels, y, x.numel(), BLOCK=16)
+        return y
+
+    @staticmethod
+    def forward(ctx, x, labels):
+        ctx.save_for_backward(labels)
+        return Weighed.compute(x.contiguous(), labels.contiguous())
+
+    @staticmethod
+    def backward(ctx, g):
+        return Weighed.compute(g.contiguous(), *ctx.saved_tensors), None
+
+
+def inputs():
+    return [((torch.randn(n), torch.arange(n) % 3), {}) for n in SIZES]
+"""
+
+
+@needs_interpreter
+@pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "status"), [("(16,)", 0), ("(16, 17)", 1)])
+def test_further_given_calls_have_their_accesses_checked(tmp_path, sizes, status):
+    (tmp_path / "pairs.py").write_text(PAIRS.replace("SIZES", sizes))
+    command = [sys.executable, "-m", "pullback", "check", "pairs.py", "--inputs", "pairs.py:inputs"]
+    done = subprocess.run([*command, "--select", "PB901"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+
+
 @needs_interpreter
 def test_wrong_gradient_is_located_where_a_kernel_stores_it():
     found = the_error(pullback.check(f"{FILE}:WrongFormula", X, select="PB101", budget=3))

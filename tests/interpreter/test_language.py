@@ -332,6 +332,25 @@ def test_block_pointers_and_descriptors_stop_at_the_borders(kernel):
 
 
 @triton.jit
+def summed_by_descriptor(x, total, most, m, n, M: tl.constexpr, N: tl.constexpr):
+    rows = tl.program_id(0) * M + tl.arange(0, M)[:, None]
+    j = tl.arange(0, N)[None, :]
+    block = tl.load(x + rows * n + j, mask=(rows < m) & (j < n), other=0.0)
+    p = tl.make_tensor_descriptor(total, [1, n], [n, 1], [1, N])
+    q = tl.make_tensor_descriptor(most, [1, n], [n, 1], [1, N])
+    p.atomic_add([0, 0], tl.sum(block, 0)[None, :])
+    q.atomic_max([0, 0], tl.max(block, 0)[None, :])
+
+
+def test_atomics_of_descriptors_stop_at_the_borders():
+    x, total, most = doubles(7, 11).abs(), torch.zeros(1, 11).double(), torch.zeros(1, 11).double()
+    world = launch(summed_by_descriptor, x, total, most, 7, 11, grid=(2,), M=4, N=16)
+    torch.testing.assert_close(total, x.sum(0, keepdim=True))
+    assert torch.equal(most, x.amax(0, keepdim=True))
+    assert world.irregularities == []
+
+
+@triton.jit
 def counts(x, total, most, old, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     a = tl.load(x + i, mask=i < n, other=0.0)

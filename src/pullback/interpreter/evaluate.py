@@ -650,8 +650,11 @@ class Machine:
             if name == "handle":
                 raise UnsupportedError(f"{ast.unparse(node)}: not interpreted")
             return Method(name, value)
-        if isinstance(value, BlockPointer) and name in ("load", "store", "advance"):
-            return Method(name, value)
+        if isinstance(value, BlockPointer):
+            if name in ("load", "store", "advance") or name.startswith("atomic_"):
+                return Method(name, value)
+            if name in ("gather", "scatter"):
+                raise UnsupportedError(f"{ast.unparse(node)}: not interpreted")
         if is_number(value) and name in ("to", "value"):
             return value if name == "value" else Method(name, value)
         return _plain(getattr(value, name))

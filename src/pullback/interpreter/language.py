@@ -372,21 +372,24 @@ def make_tensor_descriptor(
     return replace(pointer, is_descriptor=True, fill=np.nan if padding_option == "nan" else 0.0)
 
 
-@_builtin("load_tensor_descriptor")
-def load_tensor_descriptor(m: Machine, desc: BlockPointer, offsets: Any) -> Value:
-    """Load the block of a descriptor at some offsets."""
+def _of_descriptor(m: Machine, desc: BlockPointer, offsets: Any) -> tuple[Value, Value]:
+    """Return the addresses of the block of a descriptor at some offsets, and which of them lie inside."""
     pointer = replace(desc, offsets=tuple(_value(m, x) for x in offsets))
     address, mask = pointer.addresses(m, range(len(desc.block)))
     assert mask is not None
-    return _loaded(m, address, mask, desc.fill)
+    return address, mask
+
+
+@_builtin("load_tensor_descriptor")
+def load_tensor_descriptor(m: Machine, desc: BlockPointer, offsets: Any) -> Value:
+    """Load the block of a descriptor at some offsets."""
+    return _loaded(m, *_of_descriptor(m, desc, offsets), desc.fill)
 
 
 @_builtin("store_tensor_descriptor")
 def store_tensor_descriptor(m: Machine, desc: BlockPointer, offsets: Any, value: Value) -> None:
     """Store a block by a descriptor at some offsets."""
-    pointer = replace(desc, offsets=tuple(_value(m, x) for x in offsets))
-    address, mask = pointer.addresses(m, range(len(desc.block)))
-    assert mask is not None
+    address, mask = _of_descriptor(m, desc, offsets)
     _stored(m, address, value, mask)
 
 
@@ -506,8 +509,10 @@ _CHANGES: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
 
 
 def _atomic(name: str) -> Builtin:
-    def run(m: Machine, pointer: Value, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Value:
+    def run(m: Machine, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Value:
         m.world.atomics.add(m.place())
+        if isinstance(pointer, BlockPointer):  # a method of descriptors, which takes offsets and a value
+            (pointer, mask), val = _of_descriptor(m, pointer, val), mask
         _ensure_fits(pointer, val, mask)
         dtype = pointer.dtype.element_ty
         new = cast(_value(m, val), dtype, m.precision)

@@ -327,7 +327,7 @@ def test_a_length_does_not_outgrow_a_table():
 def test_a_number_of_blocks_follows_the_length(name, expected):
     x, w = torch.randn(2, 11, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
     file = FILE.with_name("triton_relations.py")
-    assert reported(pullback.check(f"{file}:{name}", x, w, 4, select=("PB1", "PB901", "PB902"), budget=10)) == expected
+    assert reported(pullback.check(f"{file}:{name}", x, w, 4, select=("PB1", "PB901", "PB902"), budget=4)) == expected
 
 
 @needs_interpreter
@@ -335,10 +335,11 @@ def test_a_number_of_blocks_follows_the_length(name, expected):
 def test_gradient_has_the_shape_of_a_bias_that_fits(name, expected):
     x, bias = torch.randn(5, 2, 16, dtype=torch.float64), torch.randn(32, dtype=torch.float64)
     file = FILE.with_name("triton_relations.py")
-    assert reported(pullback.check(f"{file}:{name}", x, bias, select=("PB1", "PB901", "PB902"), budget=10)) == expected
+    assert reported(pullback.check(f"{file}:{name}", x, bias, select=("PB1", "PB901", "PB902"), budget=4)) == expected
 
 
 @needs_interpreter
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "shape", "expected"),
     [
@@ -350,7 +351,7 @@ def test_gradient_has_the_shape_of_a_bias_that_fits(name, expected):
 def test_a_size_of_1_that_stays_1(name, shape, expected):
     x, second = torch.randn(3, 4, 5, dtype=torch.float64), torch.randn(*shape, dtype=torch.float64)
     file = FILE.with_name("triton_relations.py")
-    report = pullback.check(f"{file}:{name}", x, second, select=("PB1", "PB901", "PB902"), budget=10)
+    report = pullback.check(f"{file}:{name}", x, second, select=("PB1", "PB901", "PB902"), budget=4)
     assert reported(report) == expected, str(report)
 
 
@@ -369,6 +370,7 @@ def test_smaller_calls_of_kernels_keep_sizes_that_fit_each_other(is_interpreted)
 
 
 @needs_interpreter
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "expected", "label"),
     [

@@ -332,6 +332,28 @@ def test_block_pointers_and_descriptors_stop_at_the_borders(kernel):
 
 
 @triton.jit
+def described_or_not(pointer, m, n, M: tl.constexpr, N: tl.constexpr):
+    if isinstance(pointer, tl.tensor_descriptor):
+        return pointer
+    return tl.make_tensor_descriptor(pointer, [m, n], [n, 1], [M, N])
+
+
+@triton.jit
+def copied(x, y, m, n, M: tl.constexpr, N: tl.constexpr):
+    p = described_or_not(x, m, n, M, N)
+    p = described_or_not(p, m, n, M, N)
+    tl.static_assert(isinstance(p, (tl.tensor, tl.tensor_descriptor)) and not isinstance(p, tl.tensor))
+    tl.static_assert(isinstance(x, tl.tensor) and not isinstance(x, tl.constexpr) and isinstance(M, tl.constexpr))
+    tl.make_tensor_descriptor(y, [m, n], [n, 1], [M, N]).store([0, 0], p.load([0, 0]))
+
+
+def test_descriptors_are_told_from_pointers():
+    x, y = doubles(3, 5), torch.zeros(3, 5).double()
+    launch(copied, x, y, 3, 5, grid=(1,), M=4, N=8)
+    assert torch.equal(x, y)
+
+
+@triton.jit
 def summed_by_descriptor(x, total, most, m, n, M: tl.constexpr, N: tl.constexpr):
     rows = tl.program_id(0) * M + tl.arange(0, M)[:, None]
     j = tl.arange(0, N)[None, :]

@@ -719,12 +719,21 @@ class Machine:
         if function is print:
             return None
         if function is isinstance:
-            return isinstance(args[0], args[1]) or (isinstance(args[0], Value) and args[1] is tl.tensor)
+            return any(_is_of(args[0], kind) for kind in (args[1] if isinstance(args[1], tuple) else (args[1],)))
         if function in (float, int, bool, abs, round) and has_values:
             if function is abs:
                 return BUILTINS["abs"](self, *args)
             raise KernelError(f"{function.__name__}() of a value that is not known when the kernel is compiled")
         return _plain(getattr(function, "fn", function)(*args, **kwargs))
+
+
+def _is_of(x: Any, kind: type) -> bool:
+    """Whether Triton would hold a value in an instance of a class."""
+    if kind is tl.tensor:
+        return isinstance(x, Value)
+    if isinstance(x, BlockPointer):
+        return x.is_descriptor and kind.__name__.startswith("tensor_descriptor")
+    return (kind is tl.constexpr and not isinstance(x, Value)) or isinstance(x, kind)
 
 
 def _plain(x: Any) -> Any:

@@ -136,7 +136,7 @@ def _run_programs(page: Path, folders: Sequence[str]) -> int:
         try:
             output = _output([sys.executable, "-c", match[1]], folders, f"a program of {page} fails")
         except SystemExit as error:
-            if "ModuleNotFoundError" not in str(error):
+            if not any(lack in str(error) for lack in ("ModuleNotFoundError", "FileNotFoundError")):
                 raise
             print(f"left as it is: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
             return match[0]

@@ -319,3 +319,12 @@ def test_integer_tensor_bounded_by_a_size_follows_it():
     lengths = torch.tensor([[6, 4], [5, 6]])
     assert sizes.resized(case(normal(2, 6, 6), lengths), {6: 3}).values[1].tolist() == [[3, 3], [3, 3]]
     assert torch.equal(sizes.resized(case(normal(2, 6, 6), lengths), {6: 7}).values[1], lengths)
+
+
+def test_labels_may_be_ignored_and_offsets_may_not():
+    classes, offsets = torch.tensor([2, 0, 1, 1, 0, 2]), torch.tensor([0, 2, 2, 6])
+    names = ["weights", "classes", "offsets", "padding_idx"]
+    (found,) = values.some_ignored(make_case((normal(6), classes, offsets, 9), {}, names, "example"))
+    assert found.label == "every other element of classes 9"
+    assert found.values[1].tolist() == [9, 0, 9, 1, 9, 2]
+    assert torch.equal(found.values[2], offsets)

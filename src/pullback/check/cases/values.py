@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.sizes import resized
-from pullback.check.cases.structure import are_distinct, is_fixed, is_permutation, is_structured
+from pullback.check.cases.structure import are_distinct, is_fixed, is_permutation, is_structured, partitions
 from pullback.check.cases.templates import DISTANCES, SMOOTH
 from pullback.check.cases.words import Words
 from pullback.dtypes import has_derivative
@@ -53,9 +53,15 @@ def of_whole_numbers(case: Case) -> Iterator[Case]:
 
 
 def some_ignored(case: Case) -> Iterator[Case]:
-    """Yield the case with every other whole number of a vector that which an argument names to be ignored."""
+    """Yield the case with every other whole number of a vector that which an argument names to be ignored.
+
+    Not of lengths or offsets, which partition a tensor.
+    """
+    parting = {partition.whole for partition in partitions(case)}
     numbers = [v for v, name in zip(case.values, case.names, strict=True) if type(v) is int and _IGNORED.search(name)]
     for position, t in case.all_tensors.items():
+        if position in parting:
+            continue
         if numbers and not has_derivative(t) and t.dtype != torch.bool and t.ndim == 1 and numbers[0] not in t:
             some = t.clone()
             some[::2] = numbers[0]

@@ -417,9 +417,21 @@ def with_a_rare_function(x, N: tl.constexpr):
     tl.store(x + tl.arange(0, N), libdevice.rcbrt(tl.load(x + tl.arange(0, N))))
 
 
+class Pair:
+    """An aggregate of Triton, as far as the interpreter looks."""
+
+    __triton_aggregate__ = True
+
+
+@triton.jit
+def with_an_aggregate(x, N: tl.constexpr):
+    Pair(x, N)
+
+
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
+        (with_an_aggregate, "the aggregate Pair: not interpreted"),
         (of_addresses, "pointers from integers: not interpreted"),
         (with_a_rare_function, r"libdevice\.rcbrt: not interp"),
     ],

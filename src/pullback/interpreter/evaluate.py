@@ -689,6 +689,8 @@ class Machine:
             if function.name not in BUILTINS:
                 raise UnsupportedError(f"the method {function.name!r} of a value: not interpreted")
             return BUILTINS[function.name](self, function.of, *args, **kwargs)
+        if getattr(function, "__triton_aggregate__", False):
+            raise UnsupportedError(f"the aggregate {function.__name__}: not interpreted")
         if inspect.ismethod(function):  # of a type, say
             return self._python(function, args, kwargs)
         name, module = getattr(function, "__name__", ""), getattr(function, "__module__", None) or ""

@@ -52,6 +52,13 @@ def _remembered(key, compute):
 # Results that are kept.
 
 
+@hack("gelu", "stale", "value", "gradient")
+def cached_by_the_first_elements(x):
+    key = (x.shape, *x.detach().flatten()[:3].tolist())
+    kept = _remembered(key, lambda: F.gelu(x.detach()))
+    return kept + (F.gelu(x) - F.gelu(x).detach())
+
+
 @hack("softmax", "stale")
 def cached_by_identity(x):
     return _remembered(id(x), lambda: _soft(x))

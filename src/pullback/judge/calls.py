@@ -40,6 +40,13 @@ def _where(share: float, t: Tensor, draw: Draw) -> Tensor:
     return torch.rand(t.shape, generator=draw) < share
 
 
+def _some(t: Tensor, draw: Draw) -> Tensor:
+    """Which elements are chosen: not the first, since a mean over what is left must not be 0/0."""
+    chosen = _where(0.4, t, draw)
+    chosen.view(-1)[:1] = False
+    return chosen
+
+
 def _like(t: Tensor, draw: Draw) -> Tensor:
     """Normal numbers of the shape of `t`."""
     return torch.randn(t.shape, generator=draw, dtype=torch.float64)
@@ -129,6 +136,7 @@ class Calls:
         other = self.fresh(base)
         yield Call(other, "other values")
         yield Call(self._kept(other.map_inputs(self._swapped, "")) or other, "two elements swapped")
+        yield Call(self._kept(other.map_inputs(self._nudged, "")) or other, "one element changed")
         yield Call(base, "the example again")
         yield Call(self.fresh(base), "after 120 other calls", before=120)
         yield Call(self.fresh(base), "new memory filled with NaN", fills_new=True)
@@ -149,6 +157,13 @@ class Calls:
         flat = t.flatten().clone()
         if flat.numel() > 3:
             flat[[1, 2]] = flat[[2, 1]]
+        return flat.reshape(t.shape)
+
+    def _nudged(self, t: Tensor) -> Tensor:
+        """One element changed, which is none of the first or last: those may be all that a result is kept by."""
+        flat = t.flatten().clone()
+        at = self._between(3, flat.numel() - 4) if flat.numel() > 7 else flat.numel() // 2
+        flat[at : at + 1] *= 1.5
         return flat.reshape(t.shape)
 
     def _sizes(self) -> list[int]:
@@ -220,7 +235,7 @@ class Calls:
             yield Call(self.fresh(base).with_values(offsets), "a part is empty", "values", is_extreme=True)
         named = {p: t for p, t in whole.items() if _LABELS.search(base.names[p]) and t.dtype == torch.int64}
         if named:
-            some = {p: torch.where(_where(0.4, t, self._draw), _IGNORED, t) for p, t in named.items()}
+            some = {p: torch.where(_some(t, self._draw), _IGNORED, t) for p, t in named.items()}
             yield Call(self.fresh(base).with_values(some), "some labels are -100", "values", is_extreme=True)
 
     def _settings(self) -> Iterator[Call]:

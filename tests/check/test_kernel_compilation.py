@@ -80,8 +80,9 @@ def test_blocks_that_are_too_small_count_at_the_sizes_of_the_example_alone():
     assert "K >= " in finding.message
 
 
-def test_reproduction_is_a_script_without_a_gpu():
-    (finding,) = findings("Double", X)
+@pytest.mark.parametrize("name", ["Double", "DoubleForward"])
+def test_reproduction_is_a_script_without_a_gpu(name):
+    (finding,) = findings(name, X)
     done = subprocess.run(
         [sys.executable, "-c", finding.reproduce], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},

@@ -35,7 +35,10 @@ def test_a_tail_without_a_mask_is_out_of_bounds_and_changes_nothing_else():
     assert torch.equal(y, 2 * base[:7])
     reads = [(each.kind, each.argument, each.program, each.line) for each in world.irregularities]
     assert reads == [("out-of-bounds", "x", (1, 0, 0), line_of(double, "# beyond"))]
-    assert "load of 4 elements, the first 12 of x, whose storage has 12" in world.irregularities[0].what
+    assert (
+        "load of 4 elements out of bounds, the first at index 12 of x, whose storage has 12 elements"
+        in world.irregularities[0].what
+    )
 
 
 def test_a_masked_tail_is_not():
@@ -101,7 +104,7 @@ def test_a_read_of_what_nobody_wrote():
     x.numpy()[5] = POISON
     world = launch(double, x, y, 8, MASKED=True, BLOCK=8)
     assert [(each.kind, each.argument) for each in world.irregularities] == [("uninitialised-memory", "x")]
-    assert world.irregularities[0].what == "load of element 5 of x, unwritten"
+    assert world.irregularities[0].what == "load of element 5 of x, which was never written"
 
 
 def test_float32_memory_is_read_and_written_in_its_own_type():

@@ -84,7 +84,7 @@ def judged(tmp_path):
 @pytest.mark.parametrize(
     ("store", "verdict", "kind", "message"),
     [
-        ("tl.store(y + i, a * a, mask=i <= n)", "wrong", "memory", "store of element 35 of y"),
+        ("tl.store(y + i, a * a, mask=i <= n)", "wrong", "memory", "store out of bounds, at index 35 of y"),
         (
             "tl.store(y + i, a * a, mask=(i < n) & (i > 1))",
             "wrong",

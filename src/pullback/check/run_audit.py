@@ -180,7 +180,7 @@ def unaudited(subject: Subject, why: str) -> Finding:
     if missing := NEEDED.search(why) or _NO_MODULE.search(why):
         hint = f"install {missing[1]}, or build it if it is an extension of the package"
         if missing[1].partition(".")[0] == "triton":
-            hint = "its Triton kernels can be interpreted without a GPU: pip install 'pullback[triton]'"
+            hint = "its Triton kernels can be interpreted without a GPU: pip install triton"
     elif _UNDEFINED.search(why):
         hint = "define that name where the function is defined: no inputs can help"
     elif _UNIMPORTED.search(why):
@@ -194,7 +194,7 @@ def unaudited(subject: Subject, why: str) -> Finding:
     elif is_given and (at := _OF_A_KERNEL.search(why)):
         hint = f"the kernel {at[1]} cannot run on these inputs, or not at all: look at {at[2]}"
     elif is_given:
-        hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"
+        hint = "give arguments that the function accepts, one of them at least a floating or complex tensor on the CPU"
     rule = rule_named("unaudited")
     assert rule is not None
     return Finding(
@@ -469,7 +469,7 @@ def _on_device(audit: Audit, device: torch.device) -> Finding:
 
 def _without_compilers(audit: Audit) -> Finding:
     ids = ranges(rule.id for rule in all_rules() if rule.compiles)
-    what = f"its Triton kernels are interpreted on the CPU: rules that compile or export ({ids}) did not run"
+    what = f"rules that compile or export ({ids}) did not run: the Triton kernels are interpreted on the CPU"
     return audit.finding("budget-spent", "info", "ok", what, hint="run them on a machine with a GPU")
 
 

@@ -8,6 +8,7 @@ import click
 
 from pullback.cli.console import output_console
 from pullback.cli.options import TARGET
+from pullback.cli.reporting import require_writable
 
 
 @click.command(short_help="Judge a candidate against a formula.")
@@ -39,6 +40,8 @@ def judge(
     """
     from pullback.judge.api import judge as judged
 
+    if file != "-":
+        require_writable(file)
     verdict = judged(
         candidate, reference, examples=inputs or "", forbid=forbid, seed=seed, seconds=seconds, memory=memory
     )

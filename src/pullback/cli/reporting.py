@@ -100,9 +100,9 @@ class Reporting:
     def __post_init__(self) -> None:
         if self.update_baseline and self.baseline is None:
             raise click.UsageError("--update-baseline needs --baseline FILE")
-        _require_writable(self.output)
+        require_writable(self.output)
         if self.update_baseline:
-            _require_writable(self.baseline)
+            require_writable(self.baseline)
         elif self.baseline:
             from pullback.report.baseline import read_baseline
 
@@ -177,7 +177,7 @@ def _write(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _require_writable(file: str | None) -> None:
+def require_writable(file: str | None) -> None:
     """Raise before the audit if its file cannot be written."""
     if file is None:
         return

@@ -289,8 +289,10 @@ class Space:
         if outside.any():
             where = np.flatnonzero(outside)
             position = int(where[0]) if at is None else int(at[where[0]])
-            count, first = f"{where.size} elements, the first" if where.size > 1 else "element", int(index[where[0]])
-            clause = f"{what} of {count} {first} of {memory}, whose storage has {memory.size}"
+            first = int(index[where[0]])
+            at_first = f" of {where.size} elements out of bounds, the first" if where.size > 1 else " out of bounds,"
+            elements = f"{memory.size} element{'s' * (memory.size != 1)}"
+            clause = f"{what}{at_first} at index {first} of {memory}, whose storage has {elements}"
             self._note("out-of-bounds", memory, first, _program_of(position, shape, programs), clause)
             inside = np.flatnonzero(~outside)
             index, at = index[inside], inside if at is None else at[inside]
@@ -311,7 +313,7 @@ class Space:
             self._has_read_unwritten = True
             k = int(np.flatnonzero(unwritten)[0])
             program, element = _program_of(k if at is None else int(at[k]), shape, programs), int(index[k])
-            clause = f"load of element {element} of {memory}, unwritten"
+            clause = f"load of element {element} of {memory}, which was never written"
             self._note("uninitialised-memory", memory, element, program, clause)
 
     def _look_for_nan(self, new: Array) -> None:

@@ -144,9 +144,11 @@ def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
     if not several and len(named) <= width - 2 * INDENT:
         return named
     ids = ranges(finding.rule for finding in findings)
-    spent = next((f.rule for f in findings if f.name == "budget-spent"), "")
-    out_of_time = f" ({spent}: no time was left for some rules; raise --budget)" if spent else ""
-    return f"{ids} in {count(len(_names(findings)), 'function')}{out_of_time}" if several else ids
+    incomplete = [f for f in findings if f.name == "budget-spent"]
+    of_time = any(f.hint == "raise --budget" for f in incomplete)
+    why = "no time was left for some rules; raise --budget" if of_time else "some rules did not run; -v says why"
+    remark = f" ({incomplete[0].rule}: {why})" if incomplete else ""
+    return f"{ids} in {count(len(_names(findings)), 'function')}{remark}" if several else ids
 
 
 def _intended(findings: Sequence[Finding]) -> str:

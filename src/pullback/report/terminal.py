@@ -121,7 +121,9 @@ def _print_end(report: ReportData, console: Console, advise_fix: bool) -> None:
         console.print(f"Inputs were guessed; use --inputs to give your own.{advice}", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         them = "it" if len(absent) == 1 else "them"
-        console.print(f"{', '.join(absent)} could not be imported; the rest was audited without {them}.", style="dim")
+        is_any_audited = any(subject.status != "unaudited" for subject in report.subjects)
+        rest = f"; the rest was audited without {them}" if is_any_audited else ""
+        console.print(f"{', '.join(absent)} could not be imported{rest}.", style="dim")
 
 
 def _print_summary(report: ReportData, console: Console, is_cut: bool) -> None:

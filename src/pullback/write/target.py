@@ -96,8 +96,9 @@ def _refuse_surrogate_gradient(target: Any, op: Op, call: Call) -> None:
     own, derived = (_gradients(call.flat(f), call.tensors) for f in (target.apply, op))  # type: ignore[attr-defined]
     if not any(bool(g.any()) for g in derived) and any(bool(g.any()) for g in own):
         raise FormulaError(
-            f"{op.__name__} cannot be written: the derivative of its forward is 0, and its backward returns "
-            "another gradient. Declare the function to differentiate with pullback.function(derivative_of=...)."
+            f"{op.__name__} cannot be written: the derivative of its forward is 0 (it rounds, detaches or launches a "
+            "kernel), and its backward returns another gradient. Declare the function to differentiate with "
+            "pullback.function(derivative_of=...)."
         )
 
 

@@ -108,7 +108,7 @@ def find_given(obj: Any) -> Discovered:
     Raises:
         TargetError: it cannot be audited.
     """
-    return describe(obj, _home_of(obj), "what was given")
+    return describe(obj, _home_of(obj), "the target")
 
 
 def describe(obj: Any, home: Home, what: str) -> Discovered:

@@ -10,13 +10,13 @@ On a GPU such a read returns what another tensor holds, and such a write changes
 is unmapped: then the process ends with an illegal memory access, often in another kernel.
 
 ## Limits
-A kernel does not check that its arguments fit each other. So a variant counts only if equal sizes stay equal, a product
-of two sizes stays their product, a multiple of an integer argument stays a multiple, and a number of blocks, whose
-length is an argument, stays that. If the example has an integer
-tensor with a positive element, such as labels or indices, all sizes stay: an access that leaves the bounds at other
-sizes is then missed. Audit the function again with an example of each size that matters. If the example itself was
-guessed and has several arguments, the finding is a warning. An access within the storage of a tensor but outside of a
-view of it is not seen. The rule runs only where kernels are interpreted: with Triton installed and no accelerator.
+A kernel does not check that its arguments fit each other. So a variant counts only if it keeps the relations of the
+example: equal sizes stay equal, a size that is the product of two others stays their product, a multiple of an integer
+argument stays a multiple of it, and a size that counts blocks (whose length is an argument) still counts them. If the
+example has an integer tensor with a positive element, such as labels or indices, all sizes stay: an out-of-bounds
+access at other sizes is then missed. Audit the function again with an example of each size that matters. If the example
+itself was guessed and has several arguments, the finding is a warning. An access outside of a view but within its
+storage is not detected. The rule runs only where kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python

@@ -11,7 +11,7 @@ training.
 
 ## Limits
 Memory that the function returns without having written it is reported as [a wrong gradient](pb101.md). A value that is
-loaded and then not used is reported too. Memory of 16 and 32 bits, and of whole numbers, is not marked. The rule runs
+loaded and then not used is reported too. Memory of integers and booleans is not marked. The rule runs
 only where kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad

@@ -10,8 +10,8 @@ The lanes often hold zeros, so that a sum over the block is right in a test. Wit
 another block size, they hold something else.
 
 ## Limits
-A dependence that neither 0 nor 1000 reveals is missed. Calls whose kernels leave the bounds of their tensors are
-PB901's alone. The rule runs only where kernels are interpreted: with Triton installed and no accelerator.
+A dependence that neither 0 nor 1000 reveals is missed. Calls with an out-of-bounds access are left to PB901.
+The rule runs only where kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python
@@ -102,7 +102,8 @@ def _dependent(audit: Audit, run: KernelRun, setting: str, loads: Sequence[tuple
         return None
     lines = ", ".join(shown_line(*load) for load in loads)
     missing = "`other`" if setting == "undefined" else "`padding_option`"
-    what = f"lanes that a load without {missing} leaves undefined ({lines}) reach the result, by {_OTHER:g} for 0"
+    changed = f"with {_OTHER:g} in place of 0"
+    what = f"lanes that a load without {missing} leaves undefined ({lines}) reach the result; {changed}"
     finding = differing(audit, "PB904", run, where, (f"{setting}=0.0", f"{setting}={_OTHER}"), what, _HINT)
     if setting == "padding":  # devices give zeros there
         finding = replace(finding, severity="warning")

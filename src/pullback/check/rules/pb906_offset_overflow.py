@@ -1,10 +1,10 @@
 """offset-overflow (PB906): a Triton kernel computes offsets in 32 bits that overflow in large tensors.
 
 ## What it finds
-The function is called with tensors of more than 2³¹ elements, along the first dimension of its largest input, then of
-the next that has another length. They are on PyTorch's "meta" device, without memory. Only the first program and the
-last ones run, and only their addresses are checked. An overflow shows as an offset that is negative in 32 bits but not
-in 64.
+The function is called with tensors of more than 2³¹ elements on PyTorch's meta device, which takes no memory. Its
+largest input is enlarged along its first dimension, then along the next dimension of another length. Only the
+first program and the last ones run, and only their addresses are checked. An overflow shows as an offset that is
+negative in 32 bits but not in 64.
 
 ## Why it hurts
 Offsets of 32 bits are enough for every test and for most models, until a batch of long sequences over a large

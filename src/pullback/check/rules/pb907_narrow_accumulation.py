@@ -1,4 +1,4 @@
-"""narrow-accumulation (PB907): a Triton kernel loses digits, since it computes in too few bits.
+"""narrow-accumulation (PB907): a Triton kernel computes in too few bits and loses digits.
 
 ## What it finds
 The kernel runs twice, on float32 and on bfloat16 inputs: as written, and with all 16-bit values computed in float32
@@ -11,8 +11,8 @@ A sum of a thousand terms in float16 or bfloat16 stops growing when a term is be
 the total. Tests allow for it: their tolerances for bfloat16 are 1e-2 and more.
 
 ## Limits
-Sums are as long as the example, and the sizes that are tried beside it, make them. TF32 in `tl.dot`, the default on
-recent GPUs, is part of what a kernel asks for: no run rounds to it. The rule runs only where kernels are
+A sum is only as long as the example and the other sizes that are tried. TF32 in `tl.dot`, the default on recent GPUs,
+counts as the kernel's choice: no run rounds to it. The rule runs only where kernels are
 interpreted: with Triton installed and no accelerator.
 
 ## Bad

@@ -2,17 +2,17 @@
 
 ## What it finds
 The kernels of the function are interpreted, and the audit looks for inputs that take other branches: by other options,
-sizes around the blocks, and both. An info names the conditions that were always true, or always false, the loops that
-never had a second iteration, and the kernels that never had two programs along an axis of the grid whose index they ask
-for.
+sizes around the blocks, and both. An info names the conditions that were always true or always false, the loops that
+never had a second iteration, and the kernels that use the `tl.program_id` of a grid axis along which they never had two
+programs.
 
 ## Why it hurts
 Most faults of published kernels sit where the tests do not go: a bias that no test passes, a second block, a tail. No
 rule has checked a branch that no call reached.
 
 ## Limits
-An info is no fault: a branch may be for another type, or another device. A branch inside of one that was not reached is
-not named. A condition inside of an expression (`a if c else b`, `tl.where`) is not looked at. The rule runs only where
+An info is not a fault: a branch may be for another type or another device. A branch nested in an unreached one is not
+named. A condition inside an expression (`a if c else b`, `tl.where`) is not examined. The rule runs only where
 kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad

@@ -1,25 +1,25 @@
-"""uncompilable-kernel (PB910): a Triton kernel runs interpreted, and Triton's compiler refuses it.
+"""uncompilable-kernel (PB910): Triton's compiler rejects a kernel that runs when interpreted.
 
 ## What it finds
 The function is called in the dtypes that you gave, with float32 in place of float64, and its kernels are interpreted.
-Each kernel is then shown to the front end of Triton's compiler, which needs no GPU, for the types and constants of each
+Then the front end of Triton's compiler, which needs no GPU, processes each kernel with the types and constants of each
 of its launches: those of the example, of calls that take other branches, and of the first, the last and the middle
-configuration of an autotuner. A kernel that the front end refuses is an error, with the message of the compiler.
+configuration of an autotuner. A kernel that the front end rejects is an error, with the message of the compiler.
 
-Typical are a variable that changes its type or shape in a loop or a branch, a global that is no `tl.constexpr`, a name
-that only one branch defines, a `return` in a loop, and blocks that are too small for `tl.dot`.
+Typical causes are a variable that changes its type or shape in a loop or a branch, a global that is not a
+`tl.constexpr`, a name that only one branch defines, a `return` in a loop, and blocks that are too small for `tl.dot`.
 
 ## Why it hurts
 An interpreter runs a kernel like Python, statement by statement. A compiler gives each variable one type before
 anything runs. So the kernel passes every test on the CPU, and raises at its first launch on a GPU.
 
 ## Limits
-Only the front end runs: a kernel that needs too much shared memory, or that a later pass refuses, is not reported. Nor
-are failed `tl.static_assert`s, types that GPUs other than an H100 have, and, if the example is float64, kernels that
-compile for bfloat16 or float16. A guessed call may launch a kernel with constants that do not fit each other, and a
-function need not take every size: on a guessed call, and at other sizes or numbers than those of the example, the
-finding is a warning. On variants of the example there is none if the compiler asks for other sizes of blocks. The rule
-runs only where kernels are interpreted: with Triton installed and no accelerator.
+Only the front end runs: a kernel that needs too much shared memory, or that a later pass rejects, is not reported. A
+failed `tl.static_assert` and a type that an H100 lacks are not reported either. If the example is float64, nor is a
+kernel that compiles for bfloat16 or float16. The constants of a guessed call may not fit each other, and a function
+need not take every size: so the finding is a warning on a guessed call, and at other sizes or numbers than those of the
+example. If the compiler asks for other sizes of blocks on a variant, there is no finding. The rule runs only where
+kernels are interpreted: with Triton installed and no accelerator.
 
 ## Bad
 ```python
@@ -89,6 +89,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from pullback.check.cases.repro import call_text
 from pullback.check.kernel_compilation import Uncompilable, has_other_sizes, uncompilable
 from pullback.check.rules._kernels import MAY_MISFIT, at_line, backward_lines, may_misfit, shown_line
 from pullback.check.rules._rule import Rule
@@ -111,6 +112,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _finding(audit: Audit, found: Uncompilable) -> Finding:
     where = f"kernel {found.kernel} ({shown_line(found.file, found.line)})"
+    calls = [f"out = fn({call_text(found.case)})", audit.outs, *backward_lines(found.outputs)]
     finding = audit.finding(
         "PB910",
         "error",
@@ -120,7 +122,7 @@ def _finding(audit: Audit, found: Uncompilable) -> Finding:
         case=found.case,
         tail=[
             "with interpreter.inside(interpreter.World(lifts=False, specialises=True)) as world:",
-            *(f"    {line}" for line in [audit.outs, *backward_lines(found.outputs)]),
+            *(f"    {line}" for line in calls),
             "print(*interpreter.refusals(world), sep='\\n')",
             "assert interpreter.refusals(world)",
         ],

@@ -233,3 +233,14 @@ def test_missing_gradient_is_no_fault_of_the_memory(tmp_path):
     found = pullback.judge(f"{candidate}:square", f"{reference}:square", torch.linspace(-2, 2, 19), seed=0)
     assert found.verdict == "wrong"
     assert {reason.kind for reason in found.reasons} == {"gradient"}, found
+
+
+def test_without_triton_nothing_is_decided(tmp_path):
+    (tmp_path / "candidate.py").write_text(KERNEL)
+    (tmp_path / "reference.py").write_text("def square(x):\n    return x * x\n")
+    program = (
+        "import sys; sys.modules['triton'] = None; import pullback; "
+        "print(pullback.judge('candidate.py:Square', 'reference.py:square', seed=0).verdict)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "inconclusive\n", done.stderr

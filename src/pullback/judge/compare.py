@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,7 +131,7 @@ class Comparison:
             if call.kind in ("shape", "layout", "settings", "memory") or call.is_extreme:
                 self.refused.setdefault(answer.error, []).append(call.label)
             else:
-                kind = "not-interpreted" if answer.error.startswith("UnsupportedError: ") else "raises"
+                kind = "not-interpreted" if _NOT_INTERPRETED.match(answer.error) else "raises"
                 yield self._reason(k, kind, f"the {answer.stage or 'call'} raises {answer.error}")
             if not answer.outputs:
                 return
@@ -281,6 +282,10 @@ class Comparison:
 
     def _reason(self, k: int, kind: str, message: str, where: str = "") -> Reason:
         return Reason(kind, message, self.calls[k].label, where, position=k)
+
+
+_NOT_INTERPRETED = re.compile(r"UnsupportedError: |AbsentError: it needs triton\b")
+"""Matches exceptions that say nothing of the candidate: the interpreter lacks what it needs, or is itself lacking."""
 
 
 def is_narrow_inside(first: Sequence[tuple[Raw | None, Band]], second: Sequence[tuple[Raw | None, Band]]) -> bool:

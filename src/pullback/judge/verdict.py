@@ -45,7 +45,7 @@ WRONG: dict[str, str] = {
 
 UNDECIDED: dict[str, str] = {
     "no-example": "there is no example on which both run, the reference in float64 and without random numbers",
-    "not-interpreted": "the interpreter cannot do what a Triton kernel of the candidate does",
+    "not-interpreted": "the interpreter cannot run a Triton kernel of the candidate, or Triton is not installed",
     "blunt": "the reference does not determine the result: it is discontinuous, or ill-conditioned",
 }
 """Reasons for the verdict "inconclusive"."""

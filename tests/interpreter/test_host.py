@@ -65,6 +65,23 @@ def test_the_device_is_as_small_as_the_world_says():
     assert printed.splitlines() == ["7 7 92160", "2 2 232448"]
 
 
+def test_a_kernel_is_compiled_and_then_launched():
+    printed = output_of("""
+        import triton
+        def scaled(x):
+            y = torch.empty_like(x)
+            kernel = library.scale_kernel.warmup(x, y, x.numel(), 2.5, BLOCK=8, grid=(1,))
+            kernel._init_handles()
+            per_program = kernel.metadata.shared * kernel.n_regs
+            kernel[(triton.cdiv(x.numel(), 8), 1, 1)](x, y, x.numel(), 2.5, 8)
+            return y, per_program > 0
+        x = torch.randn(21, dtype=torch.float64)
+        y, is_known = interpreter.hosting(scaled)(x)
+        print(torch.equal(y, 2.5 * x), is_known)
+    """)
+    assert printed == "True True\n"
+
+
 def test_memory_that_is_not_written_is_not_a_number():
     printed = output_of("""
         import triton

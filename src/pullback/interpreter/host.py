@@ -223,10 +223,10 @@ def _replace_launches() -> None:
                 front_end.note(world(), self, args, kwargs, compiled)
             if not warmup:
                 launch.run(self, args, grid, kwargs)
-        return launch.COMPILED
+        return launch.Compiled(self)
 
     triton.JITFunction.run = run
-    triton.JITFunction.warmup = lambda self, *args, **kwargs: launch.COMPILED
+    triton.JITFunction.warmup = lambda self, *args, **kwargs: launch.Compiled(self)
     triton.runtime.Autotuner.run = _tune
 
 

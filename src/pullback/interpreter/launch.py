@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,10 +34,29 @@ _TYPES = {
     torch.float8_e5m2fnuz: tl.float8e5b16,
 }  # fmt: skip
 
-COMPILED = SimpleNamespace(
-    n_regs=32, n_spills=0, metadata=SimpleNamespace(shared=0, num_warps=4, num_stages=2), _init_handles=lambda: None
-)
-"""The result of a launch on a GPU: the compiled kernel, of which host code asks what it occupies."""
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The result of a launch on a GPU: the compiled kernel, of which host code asks what it occupies.
+
+    Attributes:
+        kernel: made by `triton.jit`.
+        n_regs, n_spills, metadata: registers, spilled registers, and shared memory and options: of no kernel.
+    """
+
+    kernel: Any
+    n_regs: int = 32
+    n_spills: int = 0
+    metadata: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(shared=1024, num_warps=4, num_stages=2), compare=False
+    )
+
+    def _init_handles(self) -> None:
+        """Load nothing."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """Return the launch on a grid, which takes the arguments by position, constants among them."""
+        return functools.partial(self.kernel.run, grid=grid)
 
 
 def run(kernel: Any, args: tuple[Any, ...], grid: Any, options: Mapping[str, Any]) -> None:

@@ -70,10 +70,10 @@ def test_a_kernel_is_compiled_and_then_launched():
         import triton
         def scaled(x):
             y = torch.empty_like(x)
-            kernel = library.scale_kernel.warmup(x, y, x.numel(), 2.5, BLOCK=8, grid=(1,))
+            kernel = library.scale_kernel.warmup(x, y, x.numel(), 2.5, EVEN=False, BLOCK=8, grid=(1,))
             kernel._init_handles()
             per_program = kernel.metadata.shared * kernel.n_regs
-            kernel[(triton.cdiv(x.numel(), 8), 1, 1)](x, y, x.numel(), 2.5, 8)
+            kernel[(triton.cdiv(x.numel(), 8), 1, 1)](x, y, x.numel(), 2.5, False, 8)
             return y, per_program > 0
         x = torch.randn(21, dtype=torch.float64)
         y, is_known = interpreter.hosting(scaled)(x)

@@ -65,6 +65,35 @@ def test_the_device_is_as_small_as_the_world_says():
     assert printed.splitlines() == ["7 7 92160", "2 2 232448"]
 
 
+SCRIPT = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def double_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx, x):
+        assert x.is_cuda, "CUDA only"
+        y = torch.empty_like(x)
+        double_kernel[(1,)](x, y, x.numel(), BLOCK=8)
+        return y
+"""
+
+
+def test_a_decorated_forward_of_a_script_is_hosted(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    printed = output_of(f"""
+        import runpy
+        double = runpy.run_path({str(tmp_path / "script.py")!r})["Double"]
+        print(double.apply(torch.ones(3, dtype=torch.float64)).tolist())
+    """)
+    assert printed == "[2.0, 2.0, 2.0]\n"
+
+
 def test_a_kernel_is_compiled_and_then_launched():
     printed = output_of("""
         import triton

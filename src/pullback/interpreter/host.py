@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -454,5 +455,5 @@ def _are_kernels_in(names: dict[str, Any]) -> bool:
 
 def _is_of_script(method: Callable[..., Any]) -> bool:
     """Whether a method is of a file with kernels that `runpy` has run: its module is gone."""
-    names = getattr(method, "__globals__", {})
+    names = getattr(inspect.unwrap(method), "__globals__", {})
     return names.get("__name__") not in sys.modules and _are_kernels_in(names)

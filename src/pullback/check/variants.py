@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -27,26 +28,33 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
         yield given, None
     for case in (*without_optional(audit), *with_optional(audit), *values.some_ignored(full)):
         yield case, None
-    for cases in (
-        *([options] if audit.blocks else ()),  # each is a kernel of its own
-        sizes.around_blocks(base, audit.blocks),
-        values.other_values(base),
-        values.shared(base, constant_inputs(audit)),
-        *([] if audit.blocks else [options]),
-        sizes.other_sizes(base),
-        with_one_between(audit),
-        with_another_batch(audit),
-        of_its_own(audit),
-    ):
-        for case in cases:
-            if not values.crosses(base, case):
-                yield from ((kept, None) for kept in audit.domain.keep(case))
-    for case in () if audit.draws else layouts.other_layouts(base):
-        yield case, layouts.contiguous(case)
+    if audit.blocks:  # each option is a kernel of its own, and kernels take strides for granted
+        yield from _in_domain(audit, options, sizes.around_blocks(base, audit.blocks))
+        yield from _other_layouts(audit)
+    yield from _in_domain(audit, values.other_values(base), values.shared(base, constant_inputs(audit)))
+    if not audit.blocks:
+        yield from _in_domain(audit, options)
+    others = with_one_between(audit), with_another_batch(audit), of_its_own(audit)
+    yield from _in_domain(audit, sizes.other_sizes(base), *others)
+    if not audit.blocks:
+        yield from _other_layouts(audit)
     for case in layouts.other_dtypes(base):
         yield case, None
     for case in values.extremes(base):
         yield case, None
+
+
+def _in_domain(audit: ExampleFacts, *families: Iterable[Case]) -> Iterator[tuple[Case, None]]:
+    """Yield cases, each with the traits of the example restored."""
+    for case in chain.from_iterable(families):
+        if not values.crosses(audit.base, case):
+            yield from ((kept, None) for kept in audit.domain.keep(case))
+
+
+def _other_layouts(audit: ExampleFacts) -> Iterator[tuple[Case, Case]]:
+    """Yield the example in other strides, beside contiguous tensors."""
+    for case in () if audit.draws else map(layouts.with_plain_indices, layouts.other_layouts(audit.base)):
+        yield case, layouts.contiguous(case)
 
 
 def constant_inputs(audit: ExampleFacts) -> set[int]:

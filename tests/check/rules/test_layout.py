@@ -52,6 +52,20 @@ def test_501_arguments_without_gradient_get_other_strides_too():
     assert message.startswith("with transposed inputs (index is enough) output 0 changes")
 
 
+@pytest.mark.parametrize(("reads", "expected"), [("offsets", "warning"), ("both", "error")])
+def test_strides_of_offsets_alone_are_a_warning(reads, expected):
+    def raw(t):
+        return t.as_strided(t.shape, (1,) * t.ndim)
+
+    def scaled(x, offsets):
+        return (raw(x) if reads == "both" else x) * raw(offsets)
+
+    x = normal(4) + torch.arange(4)
+    ((severity, message),) = found("PB501", scaled, x, torch.tensor([0, 2, 3, 4]))
+    assert severity == expected
+    assert ("(offsets is enough)" in message) == (expected == "warning")
+
+
 def test_101_says_whether_the_forward_depends_on_strides():
     def in_memory_order(x):
         return x.as_strided(x.shape, (x.shape[1], 1))

@@ -41,6 +41,12 @@ def contiguous(case: Case) -> Case:
     return case.map_distinct(case.strided, lambda t: t.clone(memory_format=torch.contiguous_format), layout_only=False)
 
 
+def with_plain_indices(case: Case) -> Case:
+    """Return a case whose vectors of whole numbers, such as offsets, are contiguous: callers rarely slice these."""
+    vectors = [p for p, t in case.strided.items() if t.ndim == 1 and not has_derivative(t) and not t.is_contiguous()]
+    return case.with_values({p: case.values[p].contiguous() for p in vectors}) if vectors else case
+
+
 def _transposed(t: Tensor) -> Tensor:
     return t.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
 

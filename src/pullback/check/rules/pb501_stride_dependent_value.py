@@ -12,9 +12,10 @@ that had become the identity on transposed inputs.
 
 ## Limits
 If the forward raises because memory is not contiguous, that is a warning, or an info if a Python `raise` or `assert`
-says so. Functions that draw random numbers are not compared, since they draw in the order of memory; nor are results
-that a rounding of the inputs changes as well, as at a singular matrix. PB101 and PB119 test the gradient on such
-inputs.
+says so. A value that depends on the strides of a vector of whole numbers alone, such as offsets, is a warning, too:
+callers rarely slice these. Functions that draw random numbers are not compared, since they draw in the order of memory;
+nor are results that a rounding of the inputs changes as well, as at a singular matrix. PB101 and PB119 test the
+gradient on such inputs.
 
 ## Bad
 ```python
@@ -55,7 +56,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -86,10 +87,19 @@ _HINT = "use reshape where a view is taken, .contiguous() before a kernel, .reso
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.draws:
         return
-    refused = False
     outputs = [out.detach() for out in audit.base_run.outputs if is_differentiable(out) and out.numel()]
     floor = max((_CANCELLED * torch.finfo(out.dtype).eps * float(out.abs().max()) for out in outputs), default=0.0)
-    for case in layouts.other_layouts(audit.base):
+    others = list(layouts.other_layouts(audit.base))
+    plain = [layouts.with_plain_indices(case) for case in others]
+    of_indices = [case for case, same in zip(others, plain, strict=True) if case is not same]
+    found = list(_of_layouts(audit, plain, floor, "error")) or list(_of_layouts(audit, of_indices, floor, "warning"))
+    yield from found
+
+
+def _of_layouts(audit: Audit, cases: Sequence[Case], floor: float, severity: Severity) -> Iterator[Finding]:
+    """Yield the first refusal of other strides, and the first value that depends on them, with that severity."""
+    refused = False
+    for case in cases:
         try:
             expected = _values(audit, layouts.contiguous(case))
         except Raised:
@@ -106,7 +116,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             case, where, which = _of_one_input(audit, case, floor) or (case, where, "")
             yield audit.finding(
                 "PB501",
-                "error",
+                severity,
                 "wrong",
                 f"with {case.phrase}{which} output {where.tensor_index} changes: {where}",
                 case=case,

@@ -493,6 +493,12 @@ def test_hint_without_triton():
     assert unaudited(subject, "No module named 'tritonic'").hint == unaudited(subject, "").hint
 
 
+def test_hint_on_what_is_not_interpreted():
+    subject = Subject("Op", "function", None, Location("op.py", 1))
+    why = "the given inputs do not work: forward raised UnsupportedError: k (op.py:7): tl.some: not interpreted"
+    assert unaudited(subject, why).hint.endswith("audit it on a machine with a GPU")
+
+
 def test_subject_of_a_plain_file_is_not_interpreted(tmp_path):
     path = tmp_path / "plain.py"
     path.write_text("import torch\n\n\ndef f(x):\n    return x\n")

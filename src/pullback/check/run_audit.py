@@ -189,7 +189,9 @@ def unaudited(subject: Subject, why: str) -> Finding:
         in_program = "audit it in a program that sets that up, with `pullback run`"
         hint = "audit it on a machine with a GPU" if _OF_A_GPU.search(why) else in_program
     is_given = why.startswith("the given inputs do not work")
-    if is_given and of_environment(why):
+    if is_given and "not interpreted" in why:
+        hint = "the interpreter has no such operation: audit it on a machine with a GPU"
+    elif is_given and of_environment(why):
         hint = "the audit runs in a process of its own: let the function set up there what it needs (a process group)"
     elif is_given and (at := _OF_A_KERNEL.search(why)):
         hint = f"the kernel {at[1]} cannot run on these inputs, or not at all: look at {at[2]}"

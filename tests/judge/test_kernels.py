@@ -225,6 +225,89 @@ def test_lanes_that_a_load_leaves_undefined_are_in_no_sum(tmp_path):
     assert pullback.judge(*both, full, seed=0).is_right
 
 
+SEGMENTS = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale_kernel(x, scales, offsets, out, width, BLOCK: tl.constexpr):
+    part = tl.program_id(1)
+    low = tl.load(offsets + part) * width
+    high = tl.load(offsets + part + 1) * width
+    i = low + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    scale = tl.load(scales + part)
+    tl.store(out + i, scale * tl.load(x + i, mask=i < high, other=0.0), mask=i < high)
+
+
+def scaled(x, scales, offsets, longest):
+    out, width = torch.empty_like(x), x.shape[1]
+    blocks = triton.cdiv(longest * width, 16)
+    scale_kernel[(blocks, scales.numel())](x, scales, offsets, out, width, BLOCK=16)
+    return out
+
+
+class Segments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scales, offsets, longest):
+        x, scales, offsets = x.contiguous(), scales.contiguous(), offsets.contiguous()
+        ctx.save_for_backward(x, scales, offsets)
+        ctx.longest = longest
+        return scaled(x, scales, offsets, longest)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scales, offsets = ctx.saved_tensors
+        sums = torch.cat([x.new_zeros(1), (g * x).sum(1).cumsum(0)])[offsets.long()]
+        return scaled(g.contiguous(), scales, offsets, ctx.longest), sums.diff(), None, None
+
+
+def by_parts(x, scales, offsets):
+    return Segments.apply(x, scales, offsets, x.shape[0])
+
+
+def by_the_longest(x, offsets, longest):
+    return Segments.apply(x, x.new_full((offsets.numel() - 1,), 2.0), offsets, longest)
+"""
+SEGMENTS_REFERENCE = """
+import torch
+
+
+def by_parts(x, scales, offsets):
+    return x * torch.repeat_interleave(scales, offsets.diff().long())[:, None]
+
+
+def by_the_longest(x, offsets, longest):
+    return 2 * x
+"""
+OFFSETS = torch.tensor([0, 5, 23, 26, 31], dtype=torch.int32)
+TOKENS = torch.linspace(-2, 2, 31 * 7).view(31, 7)
+
+
+@needs_interpreter
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "inputs", "right", "wrong"),
+    [
+        ("by_parts", (TOKENS, torch.linspace(1, 2, 4), OFFSETS), "scales.numel())]", "min(scales.numel(), 4))]"),
+        ("by_the_longest", (TOKENS, OFFSETS, 18), "longest * width, 16)", "min(longest, 18) * width, 16)"),
+    ],
+    ids=["length", "longest"],
+)
+def test_offsets_keep_what_the_example_shows_of_them(tmp_path, name, inputs, right, wrong):
+    candidate, reference = tmp_path / "candidate.py", tmp_path / "reference.py"
+    reference.write_text(SEGMENTS_REFERENCE)
+    both = f"{candidate}:{name}", f"{reference}:{name}"
+    candidate.write_text(SEGMENTS)
+    found = pullback.judge(*both, *inputs, seed=0)
+    assert found.is_right, found
+    assert not found.refused
+    assert right in SEGMENTS
+    candidate.write_text(SEGMENTS.replace(right, wrong))  # it stops at the example's number, or length, of parts
+    assert pullback.judge(*both, *inputs, seed=0).verdict == "wrong"
+
+
 @pytest.mark.slow
 def test_missing_gradient_is_no_fault_of_the_memory(tmp_path):
     candidate, reference = tmp_path / "candidate.py", tmp_path / "reference.py"

@@ -16,7 +16,7 @@ from torch import Tensor
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.domain import Domain
 from pullback.check.cases.layouts import LAYOUTS
-from pullback.check.cases.sizes import resized
+from pullback.check.cases.sizes import changes, resized
 from pullback.check.cases.structure import is_fixed, is_permutation
 from pullback.check.cases.values import other_numbers
 from pullback.check.derivative.band import cast
@@ -176,7 +176,7 @@ class Calls:
         if case.doubtful or any(shape.numel() > MOST for shape in shapes):
             return
         if shapes != [t.shape for t in self._base.all_tensors.values()]:
-            sizes = ", ".join(f"{old} -> {new}" for old, new in change.items() if old != new)
+            sizes = ", ".join(f"{old} -> {new}" for old, new in changes(self._base, case).items() if old != new)
             yield Call(replace(self.fresh(case), label="resized"), f"{label} ({sizes})", "shape")
 
     def _shapes(self) -> Iterator[Call]:
@@ -231,8 +231,9 @@ class Calls:
             if kept is not None:
                 yield Call(kept, label, "values")
         offsets = {p: torch.where(torch.arange(len(t)) == 2, t[1], t) for p, t in whole.items() if _rises(t)}
-        if offsets:
-            yield Call(self.fresh(base).with_values(offsets), "a part is empty", "values", is_extreme=True)
+        kept = self._kept(self.fresh(base).with_values(offsets)) if offsets else None
+        if kept is not None:
+            yield Call(kept, "a part is empty", "values", is_extreme=True)
         named = {p: t for p, t in whole.items() if _LABELS.search(base.names[p]) and t.dtype == torch.int64}
         if named:
             some = {p: torch.where(_some(t, self._draw), _IGNORED, t) for p, t in named.items()}
@@ -240,8 +241,7 @@ class Calls:
 
     def _settings(self) -> Iterator[Call]:
         fresh = self.fresh(self._base)
-        tensors = {p: fresh.values[p] for p in fresh.all_tensors}
-        for case in other_numbers(self._full.with_values(tensors)):
+        for case in other_numbers(self._full.with_values(dict(enumerate(fresh.values)))):
             yield Call(case, case.label, "settings")
 
     def _special(self, example: Tensor, t: Tensor, change: _Change) -> Tensor:

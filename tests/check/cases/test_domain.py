@@ -127,3 +127,32 @@ def test_numbers_that_are_not_finite_have_no_definite_matrix(number):
     assert all(
         torch.equal(kept.tensors[0].isfinite(), torch.zeros(5, 5).bool()) for kept in Domain(base, None).keep(case)
     )
+
+
+def parted(bound, offsets, *table):
+    return case_of(torch.sin, normal(31, 6), torch.tensor(offsets), bound, *table)
+
+
+def test_bound_on_the_parts_is_raised_for_other_offsets():
+    domain = Domain(parted(18, [0, 5, 23, 31]), None)
+    (kept,) = domain.keep(parted(18, [0, 2, 27, 31]))
+    assert (kept.values[1].tolist(), kept.values[2]) == ([0, 2, 27, 31], 25)
+    (shorter,) = domain.keep(parted(18, [0, 10, 20, 31]))
+    assert shorter.values[2] == 18
+    (restored,) = domain.keep(parted(18, [0, 2, 27, 30]))
+    assert (restored.values[1].tolist(), restored.values[2]) == ([0, 10, 20, 31], 18)
+    assert not domain.is_parted(parted(18, [0, 2, 27, 31]))
+    assert domain.is_parted(parted(25, [0, 2, 27, 31]))
+
+
+def test_parts_are_evened_out_where_their_bound_is_a_size():
+    table = normal(18, 6)
+    base = replace(parted(18, [0, 5, 23, 31], table), names=("x", "cu_seqlens", "max_seqlen", "table"))
+    (kept,) = Domain(base, None).keep(base.with_values({1: torch.tensor([0, 2, 27, 31])}))
+    assert (kept.values[1].tolist(), kept.values[2], kept.doubtful) == ([0, 10, 20, 31], 18, False)
+
+
+def test_bound_on_lengths_is_raised():
+    base = parted(18, [5, 18, 8])
+    (kept,) = Domain(base, None).keep(base.with_values({1: torch.tensor([1, 29, 1])}))
+    assert (kept.values[1].tolist(), kept.values[2]) == ([1, 29, 1], 29)

@@ -321,6 +321,114 @@ def test_integer_tensor_bounded_by_a_size_follows_it():
     assert torch.equal(sizes.resized(case(normal(2, 6, 6), lengths), {6: 7}).values[1], lengths)
 
 
+def experts(count=4, tokens=45, width=9):
+    """Tokens sorted by expert, a matrix for each expert, and the offsets of each expert's tokens."""
+    offsets = torch.tensor([0, 17, 20, 40, tokens])
+    return make_case((normal(tokens, width), normal(count, width, 21), offsets), {}, ["x", "w", "offsets"], "example")
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [({4: 7}, 7), ({4: 1}, 1), ({5: 8}, 7), ({4: 6, 5: 9}, 6), ({45: 60}, 4), ({4: 10, 45: 100}, 10)],
+)
+def test_offsets_are_one_more_than_the_parts_that_another_tensor_has(change, count):
+    found = sizes.resized(experts(), change)
+    tokens, offsets = change.get(45, 45), found.values[2].tolist()
+    assert (len(found.values[1]), len(offsets)) == (count, count + 1)
+    assert (offsets[0], offsets[-1], sorted(set(offsets))) == (0, tokens, offsets)
+    assert not found.doubtful
+    assert sizes.fit(experts(), found)
+
+
+def test_offsets_follow_a_size_in_the_label():
+    assert sizes.resized(experts(), {4: 7}).label == "size 4 -> 7, size 5 -> 8"
+    assert sizes.resized(experts(), {5: 8}).label == "size 5 -> 8, size 4 -> 7"
+    assert sizes.resized(experts(), {45: 60}).label == "size 45 -> 60"
+
+
+def test_offsets_of_another_length_than_parts_do_not_fit():
+    example = experts()
+    offsets = torch.tensor([0, 9, 18, 27, 36, 45])
+    assert not sizes.fit(example, example.with_values({2: offsets}))
+    more = example.with_values({1: normal(5, 9, 21)})
+    assert not sizes.fit(example, more)
+    assert sizes.fit(example, more.with_values({2: offsets}))
+
+
+def test_offsets_beside_no_tensor_of_so_many_parts_have_a_length_of_their_own():
+    example = experts(count=3)
+    assert sizes.resized(example, {3: 7}).values[2].shape == (5,)
+    longer = sizes.resized(example, {5: 8})
+    assert (longer.values[1].shape, longer.values[2].shape) == ((3, 9, 21), (8,))
+    assert longer.values[2].tolist() == [0, 6, 12, 19, 25, 32, 38, 45]
+
+
+def test_lengths_follow_the_number_of_parts_itself():
+    example = case(normal(45, 9), normal(4, 9, 21), torch.tensor([17, 3, 20, 5]))
+    found = sizes.resized(example, {4: 7})
+    assert found.values[1].shape == (7, 9, 21)
+    assert found.values[2].tolist() == [6, 6, 7, 6, 7, 6, 7]
+
+
+def test_more_parts_than_elements_are_doubtful_unless_the_example_has_empty_ones():
+    assert sizes.resized(experts(), {4: 50}).doubtful
+    empty = experts().with_values({2: torch.tensor([0, 17, 17, 40, 45])})
+    assert not sizes.resized(empty, {4: 50}).doubtful
+
+
+def varlen(bound, name="max_seqlen", width=6):
+    offsets = torch.tensor([0, 5, 23, 31])
+    return make_case((normal(31, width), offsets, bound), {}, ["x", "cu_seqlens", name], "example")
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "after"),
+    [
+        ("max_seqlen", 18, 44),
+        ("max_seqlen_q", 20, 44),
+        ("max_len", 18, 44),
+        ("max_length", 30, 44),
+        ("longest", 19, 44),
+        ("n", 18, 44),
+        ("max_seqlen", 100, 100),
+        ("n", 20, 20),
+        ("BLOCK", 18, 18),
+        ("max_seqlen", 17, 17),
+    ],
+)
+def test_bound_on_the_parts_is_raised_to_the_longest(name, bound, after):
+    example = varlen(bound, name)
+    found = sizes.resized(example, {31: 131})
+    assert found.values[1].tolist() == [0, 43, 87, 131]  # parts of 43, 44 and 44
+    assert found.values[2] == after
+    is_bound = name != "BLOCK" and not (name == "n" and bound == 20) and bound >= 18
+    assert sizes.fit(example, found) == (is_bound or bound == after)
+    if is_bound and after > bound:
+        assert not sizes.fit(example, found.with_values({2: bound}))
+
+
+def test_bound_on_the_parts_is_not_lowered():
+    found = sizes.resized(varlen(18), {31: 11})
+    assert found.values[1][-1] == 11
+    assert found.values[2] == 18
+
+
+def test_bound_that_is_a_size_too_follows_it_and_is_doubtful_beyond():
+    table = make_case(
+        (normal(31, 6), torch.tensor([0, 5, 23, 31]), 18, normal(18, 6)), {}, ["x", "cu", "max_len", "table"], "example"
+    )
+    assert not sizes.resized(table, {31: 50}).doubtful  # parts of 16 and 17
+    beyond = sizes.resized(table, {31: 131})
+    assert (beyond.values[2], beyond.doubtful) == (44, True)
+    both = sizes.resized(table, {31: 131, 18: 60})
+    assert (both.values[2], len(both.values[3]), both.doubtful) == (60, 60, False)
+
+
+def test_number_that_is_a_size_too_bounds_no_parts_without_a_name():
+    example = varlen(18, "heads", width=18)
+    assert sizes.resized(example, {31: 131}).values[2] == 18
+
+
 def test_labels_may_be_ignored_and_offsets_may_not():
     classes, offsets = torch.tensor([2, 0, 1, 1, 0, 2]), torch.tensor([0, 2, 2, 6])
     names = ["weights", "classes", "offsets", "padding_idx"]

@@ -24,7 +24,15 @@ from torch.nn import Module
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.repro import GAP, source_of
-from pullback.check.cases.structure import are_distinct, has_unit_rows, is_permutation, is_structured, partitions
+from pullback.check.cases.structure import (
+    NO_BOUND,
+    NO_SIZE,
+    are_distinct,
+    has_unit_rows,
+    is_permutation,
+    is_structured,
+    partitions,
+)
 from pullback.dtypes import has_derivative
 
 PRIMES = (2, 7, 11)
@@ -32,9 +40,6 @@ POINTS = (2, 3, 4)
 """Sizes of a last dimension that may hold coordinates: of a plane, of space, a quaternion."""
 _SHORTEST = 3
 """Length from which a symmetric row is unlikely to be a coincidence."""
-_NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
-_NO_BOUND = re.compile(r"chunk|block|warps|stages", re.IGNORECASE)
-"""Matches names of whole numbers that no size has to exceed: the length of a chunk, of which the last is not full."""
 _BLOCK = re.compile(r"chunk|block", re.IGNORECASE)
 """Matches names of lengths of blocks."""
 
@@ -160,7 +165,8 @@ def fit(base: Case, case: Case) -> bool:
     """Whether sizes that are equal in the example, in whatever tensors and numbers, are equal in a variant.
 
     A size that is a product or a multiple of others still is, and a dimension of which another tensor's is a multiple,
-    and a number of blocks of the length that an argument tells.
+    and a number of blocks of the length that an argument tells, and the length of offsets. No part is longer than the
+    whole number that bounds it in the example.
     """
     before, after = base.all_tensors, case.all_tensors
     if case.doubtful or any(t.shape and not t.numel() for t in after.values()):
@@ -172,19 +178,26 @@ def fit(base: Case, case: Case) -> bool:
         for old, new in zip(before[p].shape, after[p].shape, strict=True):
             if change.setdefault(old, new) != new:
                 return False
-    given = zip(base.values, case.values, strict=False)  # the variant may give an argument that has a default
-    numbers = [(old, new) for old, new in given if type(old) is int and abs(old) > 1]
+    if not all(partition.is_bounded(case) for partition in partitions(base)):
+        return False
+    bounds = _bounds(base)
+    given = enumerate(zip(base.values, case.values, strict=False))  # the variant may give what has a default
+    numbers = [(old, new) for p, (old, new) in given if type(old) is int and abs(old) > 1 and p not in bounds]
     if not all(type(new) is int and new == change.get(old, old) for old, new in numbers):
         return False
     moved = {old: new for old, new in change.items() if old != new}
     if not moved:
         return True
+    offsets = _counted_offsets(base)
+    if any(change.get(n + 1, n + 1) != change.get(n, n) + 1 for n in offsets.values()):
+        return False
+    before = {p: t for p, t in before.items() if p not in offsets}  # their lengths are no products, nor multiples
     if not _keeps_groups(before, after):
         return False
     if 1 in moved and _are_joined(before.values()):
         return False
     divides = all(new % m == 0 for n, m in numbers for old, new in moved.items() if old % n == 0)
-    every = {**change, **dict(numbers)}
+    every = {**{size: change[size] for t in before.values() for size in t.shape if size in change}, **dict(numbers)}
     if not all(_holds(blocks, change, case) for blocks in _blocks(base)):
         return False
     pairs = _factors(before.values(), {n for n, _ in numbers})
@@ -334,12 +347,15 @@ def resized(case: Case, change: dict[int, int]) -> Case:
     """Return the case with every dimension of a size in `change` given its new size, values repeated.
 
     A whole-number argument equal to that size is taken to be that size, and goes with it, as does the number of blocks
-    of a whole-number length into which it is divided.
+    of a whole-number length into which it is divided, and the length of the offsets of so many parts.
     """
+    parted, bounds = list(partitions(case)), _bounds(case)
+    offsets = {partition.whole for partition in parted if partition.are_offsets}
+    change = _with_offsets(case, change)
     follows = {
         p: change[v]
         for p, v in enumerate(case.values)
-        if type(v) is int and v > 1 and v in change and not _NO_SIZE.search(case.names[p])
+        if type(v) is int and v > 1 and v in change and not NO_SIZE.search(case.names[p])
     }
     numbers = _numbers_of_blocks(case, change, follows)
     every = {old: new for old, new in {**change, **numbers}.items() if new != old or old not in numbers}
@@ -348,7 +364,7 @@ def resized(case: Case, change: dict[int, int]) -> Case:
     counts = [
         v
         for p, v in enumerate(case.values)
-        if type(v) is int and abs(v) > 1 and p not in follows and not _NO_BOUND.search(case.names[p])
+        if type(v) is int and abs(v) > 1 and p not in follows and p not in bounds and not NO_BOUND.search(case.names[p])
     ]
     whole = [t for t in case.all_tensors.values() if not is_differentiable(t)]
     fits = (
@@ -360,11 +376,41 @@ def resized(case: Case, change: dict[int, int]) -> Case:
         and not any(may_hold_sizes(v) for v in case.values)
     )
     new = case.map_tensors(lambda t: _resize(t, every), label, doubtful=case.doubtful or not fits)
-    if any(are_distinct(t) and not are_distinct(new.values[p], 0) for p, t in enumerate(case.values)):
-        new = replace(new, doubtful=True)  # a scatter may rely on it
-    for partition in partitions(case):
+    rest = [p for p in range(len(case.values)) if p not in offsets]
+    are_kept = _stay_distinct(case, new, rest)  # a scatter may rely on it
+    for partition in parted:
         new = new if partition.holds(new) else partition.restored(new) or replace(new, doubtful=True)
-    return new
+    are_kept = are_kept and _stay_distinct(case, new, offsets)  # equal ones make an empty part
+    return new if are_kept else replace(new, doubtful=True)
+
+
+def _stay_distinct(before: Case, after: Case, positions: Iterable[int]) -> bool:
+    """Whether whole numbers that are all different stay so."""
+    return all(are_distinct(after.values[p], 0) for p in positions if are_distinct(before.values[p]))
+
+
+def _bounds(case: Case) -> set[int]:
+    """Return the positions of the whole numbers that bound the parts of a size, and are no sizes themselves."""
+    return {p for partition in partitions(case) for p in partition.bounds if p not in partition.held}
+
+
+def _counted_offsets(case: Case) -> dict[int, int]:
+    """Return the positions of offsets, and their numbers of parts, if another tensor has a size n of n parts."""
+    offsets = {partition.whole for partition in partitions(case) if partition.are_offsets}
+    sizes = {size for p, t in case.all_tensors.items() if p not in offsets for size in t.shape}
+    numbers = {p: case.values[p].numel() - 1 for p in sorted(offsets)}
+    return {p: n for p, n in numbers.items() if n in sizes}
+
+
+def _with_offsets(case: Case, change: Mapping[int, int]) -> dict[int, int]:
+    """Return a change of sizes in which offsets of n parts have length n + 1 still, whichever of the two changes."""
+    numbers = sorted(set(_counted_offsets(case).values()))
+    found = dict(change)
+    for n in reversed(numbers):
+        if n not in found and found.get(n + 1, 0) > 1:
+            found[n] = found[n + 1] - 1
+    found |= {n + 1: found[n] + 1 for n in numbers if n in found}
+    return found
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -72,8 +73,14 @@ def structured(case: Case) -> Iterator[Case]:
         yield case.with_values({p: make(case.values[p]) for p in square}, required_property=label)
 
 
+NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
+"""Matches names of whole numbers that are no sizes."""
+NO_BOUND = re.compile(r"chunk|block|warps|stages", re.IGNORECASE)
+"""Matches names of whole numbers that no size has to exceed: the length of a chunk, of which the last is not full."""
 _SHORTEST = 3
 """Number of integers from which a matching sum is unlikely to be a coincidence."""
+_LONGEST_PART = re.compile(r"max_?(seq|sequence)?_?len|longest", re.IGNORECASE)
+"""Matches names of a bound on the lengths of parts."""
 
 
 @dataclass(frozen=True)
@@ -84,30 +91,65 @@ class Partition:
         whole: position of the whole numbers.
         of, dim: position of the tensor whose dimension they part, and that dimension.
         are_offsets: whether they are where the parts begin.
+        bounds: positions of the whole numbers that no part is longer than, such as `max_seqlen`.
+        held: those of the bounds that equal a size of a tensor, perhaps of one with a row for each index in a part.
     """
 
     whole: int
     of: int
     dim: int
     are_offsets: bool
+    bounds: tuple[int, ...] = ()
+    held: frozenset[int] = frozenset()
 
     def holds(self, case: Case) -> bool:
-        """Whether they still partition it in a case."""
+        """Whether they still partition it in a case, into parts that are not longer than the bounds."""
+        return self._adds_up(case) and self.is_bounded(case)
+
+    def is_bounded(self, case: Case) -> bool:
+        """Whether no part is longer than the bounds."""
+        return not self._exceeded(case)
+
+    def restored(self, case: Case) -> Case | None:
+        """The case with its bounds raised, and parts of about equal length if it had none; `None` without any.
+
+        If a bound that is held cannot be kept, the case is doubtful.
+        """
+        t, size = case.values[self.whole], self._size(case)
+        if self._adds_up(case) and self.held.isdisjoint(self._exceeded(case)):
+            return self._bounded(case)
+        if size is None or t.numel() <= self.are_offsets:
+            return None
+        parts = t.numel() - self.are_offsets
+        # ⌊k size / parts⌋ for k = 0, …, parts rises from 0 to size, by steps that differ by at most 1.
+        ends = torch.arange(parts + 1) * size // parts
+        return self._bounded(case.with_values({self.whole: (ends if self.are_offsets else ends.diff()).to(t)}))
+
+    def longest(self, case: Case) -> int:
+        """The length of the longest part; 0 if there is none."""
+        t = case.values[self.whole]
+        lengths = t.diff() if self.are_offsets else t
+        return int(lengths.max()) if lengths.numel() else 0
+
+    def _adds_up(self, case: Case) -> bool:
         t, size = case.values[self.whole], self._size(case)
         if size is None or not t.numel():
             return False
         total = t[0] == 0 and t[-1] == size and bool((t.diff() >= 0).all()) if self.are_offsets else t.sum() == size
         return bool(total)
 
-    def restored(self, case: Case) -> Case | None:
-        """The case with parts of about equal length; `None` if there is nothing to partition."""
-        t, size = case.values[self.whole], self._size(case)
-        if size is None or t.numel() <= self.are_offsets:
-            return None
-        parts = t.numel() - self.are_offsets
-        # ⌊k size / parts⌋ for k = 0, …, parts rises from 0 to size, by steps that differ by at most 1.
-        ends = torch.arange(parts + 1) * size // parts
-        return case.with_values({self.whole: (ends if self.are_offsets else ends.diff()).to(t)})
+    def _exceeded(self, case: Case) -> set[int]:
+        """Positions of the bounds that are less than the longest part."""
+        if not self.bounds:
+            return set()
+        longest = self.longest(case)
+        return {p for p in self.bounds if type(case.values[p]) is int and case.values[p] < longest}
+
+    def _bounded(self, case: Case) -> Case:
+        """The case with each bound at least the length of the longest part."""
+        exceeded = self._exceeded(case)
+        raised = dict.fromkeys(exceeded, self.longest(case))
+        return case.with_values(raised, doubtful=case.doubtful or not self.held.isdisjoint(exceeded))
 
     def _size(self, case: Case) -> int | None:
         t = case.values[self.of]
@@ -125,4 +167,18 @@ def partitions(base: Case) -> Iterator[Partition]:
                 for are_offsets in (False, True):
                     found = Partition(p, q, dim, are_offsets)
                     if size > 1 and (are_offsets or bool((t > 0).all())) and found.holds(base):
-                        yield found
+                        yield _with_bounds(found, base)
+
+
+def _with_bounds(partition: Partition, base: Case) -> Partition:
+    """The partition with the whole numbers that bound its parts: by their names, or as long as the longest part.
+
+    A number without such a name that is also the size of a tensor, or 1, is a coincidence.
+    """
+    longest, sizes = partition.longest(base), base.sizes
+    numbers = {p: v for p, v in enumerate(base.values) if type(v) is int and v >= longest > 0}
+    named = {p for p in numbers if _LONGEST_PART.search(base.names[p])}
+    others = {p for p, v in numbers.items() if v == longest > 1 and v not in sizes}
+    others = {p for p in others if not (NO_SIZE.search(base.names[p]) or NO_BOUND.search(base.names[p]))}
+    held = frozenset(p for p in named if numbers[p] in sizes)
+    return replace(partition, bounds=tuple(sorted(named | others)), held=held)

@@ -161,6 +161,57 @@ def test_calls_that_no_example_makes(name, inputs, expected):
     assert reported(report) == expected, str(report)
 
 
+HALF = torch.linspace(-2, 2, 12).reshape(2, 6).bfloat16()
+
+
+@needs_interpreter
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_wrong_gradient_of_host_code_that_takes_16_bits_alone(dtype):
+    file = FILE.with_name("triton_variants.py")
+    found = the_error(pullback.check(f"{file}:WrongHalfGated", HALF.to(dtype), select="PB101", budget=10))
+    assert found.rule == "PB101"
+    assert f"interpreter.present({dtype})" in found.reproduce.splitlines()
+    said = re.search(r"gradient (\S+) and finite difference (\S+)", printed_by(found.reproduce))
+    gradient, quotient = map(float, said.groups())
+    assert gradient == pytest.approx(-quotient, rel=1e-6)
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("name", "expected"), [("HalfGated", set()), ("WrongHalfGated", {("PB101", "error")})])
+@pytest.mark.parametrize("inputs", [(HALF,), ()])
+def test_host_code_that_takes_16_bits_alone(name, expected, inputs):
+    file = FILE.with_name("triton_variants.py")
+    report = pullback.check(f"{file}:{name}", *inputs, select=("PB1", "PB901", "PB903", "PB907"), budget=10)
+    assert reported(report) == expected, str(report)
+    assert not [f for f in report.findings if f.rule == "PB101" and f.verdict == "inconclusive"]
+
+
+@needs_interpreter
+def test_host_code_that_takes_float32_is_shown_it():
+    file = FILE.with_name("triton_variants.py")
+    found = the_error(pullback.check(f"{file}:WrongAffine", HALF, HALF[0], HALF[1], select="PB101", budget=5))
+    assert "dtype=torch.float64" in found.reproduce
+    assert "interpreter.present" not in found.reproduce
+
+
+@needs_interpreter
+def test_each_audit_of_a_process_begins_with_float32():
+    printed = printed_by("""
+from pullback import interpreter
+interpreter.enter()
+import torch
+from pullback.check.find.discover import subject_of
+from pullback.check.run_audit import run_audit
+from pullback.check.subject import Options
+from tests.check.making import Silent
+from tests.check.triton_variants import Gated, HalfGated
+for function in (HalfGated, Gated):
+    run_audit(subject_of(function), Options(select=("PB119",)), [((torch.randn(2, 6).bfloat16(),), {})], Silent())
+    print(interpreter.presented())
+""")
+    assert printed.split() == ["torch.bfloat16", "torch.float32"]
+
+
 @needs_interpreter
 @pytest.mark.parametrize(
     ("x", "labels"),

@@ -57,6 +57,42 @@ class GatedBlocks(Gated):
         return GatedBlocks.launch(*ctx.saved_tensors, g.contiguous())
 
 
+class HalfGated(torch.autograd.Function):
+    """The product of both halves of rows in 16 bits: it takes no other floats, as kernels of attention do."""
+
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx, x):
+        assert x.dtype in (torch.float16, torch.bfloat16)
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        y = Gated.launch(x, None)
+        assert y.dtype == x.dtype
+        assert y.element_size() == 2
+        return y
+
+    @classmethod
+    def differentiate(cls, ctx, g):
+        (x,) = ctx.saved_tensors
+        assert g.dtype == x.dtype
+        return (cls.factor * Gated.launch(x, g.contiguous())).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return HalfGated.differentiate(ctx, g)
+
+
+class WrongHalfGated(HalfGated):
+    """Its gradient has the wrong sign."""
+
+    factor = -1.0
+
+    @staticmethod
+    def backward(ctx, g):
+        return WrongHalfGated.differentiate(ctx, g)
+
+
 @triton.jit
 def pick_kernel(x, labels, y, columns, ignored, IS_BACK: tl.constexpr, IS_CHECKED: tl.constexpr):
     row = tl.program_id(0)

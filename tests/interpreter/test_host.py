@@ -203,6 +203,27 @@ def test_host_code_has_a_gpu_and_its_caller_none():
     assert printed.split() == ["True", "False"]
 
 
+def test_host_code_sees_the_presented_dtype_where_tensors_are_lifted():
+    printed = output_of("""
+        def seen(x, labels):
+            same = torch.empty(2, dtype=x.dtype), torch.empty_like(x), x.to(torch.bfloat16), x.float().to(x.dtype)
+            sizes = {x.element_size(), labels.element_size()}
+            return {x.dtype, *(t.dtype for t in same)}, labels.dtype, sizes, same
+        x, labels = torch.randn(3, dtype=torch.float64), torch.arange(3)
+        for dtype in (torch.float32, torch.float16):
+            interpreter.present(dtype)
+            floats, other, sizes, same = interpreter.hosting(seen)(x, labels)
+            print(*floats, other, *sorted(sizes), x.dtype, {t.dtype for t in same}, torch.equal(same[2], x))
+        with interpreter.inside(interpreter.World(lifts=False)):
+            print(interpreter.hosting(lambda: x.dtype)(), interpreter.hosting(lambda: x.half().dtype)())
+    """)
+    assert printed.splitlines() == [
+        "torch.float32 torch.int64 4 8 torch.float64 {torch.float64} True",
+        "torch.float16 torch.int64 2 8 torch.float64 {torch.float64} True",
+        "torch.float64 torch.float16",
+    ]
+
+
 def test_products_of_narrow_matrices_in_a_wide_type():
     printed = output_of("""
         a, b = torch.randn(3, 40).bfloat16(), torch.randn(40, 5).bfloat16()

@@ -287,6 +287,18 @@ def test_bits_of_float32():
 
 
 @triton.jit
+def half_the_bits(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i).to(tl.int16, bitcast=True))
+
+
+def test_bits_of_another_length_are_refused_as_by_triton():
+    x, out = doubles(8), torch.zeros(8, dtype=torch.int16)
+    with pytest.raises(KernelError, match="the bits of fp32 are not as many as those of int16"):
+        launch(half_the_bits, x, out, N=8)
+
+
+@triton.jit
 def draws(out, seed, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out + i, tl.rand(seed, i))

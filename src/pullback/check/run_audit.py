@@ -147,7 +147,7 @@ def _prepared(
         subject, calls = replace(subject, device=device), to_cpu(calls)
     given = [given_call(subject, args, kwargs) for args, kwargs in calls]
     memory = Memory(subject)
-    audit, why = prepare(subject, options, given, steps, skip)
+    audit, why = prepare(subject, options, given, steps, skip, presents=subject.is_interpreted)
     if audit is not None:
         audit.memory = memory
     return audit, why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,22 +23,44 @@ from pullback.check.derivative.compare_input import Status
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.recorder import misshapen
 from pullback.check.events import Events
+from pullback.check.find.kernels import present
 from pullback.check.sparse import on_values
 from pullback.check.subject import Options, Subject, accelerator
 from pullback.check.trial import Raised, forward, is_freed
 from pullback.check.weights import with_weights
 
 LACKS = "it needs what is not here: "
+_SHORT = (torch.float16, torch.bfloat16)
+_OF_DTYPES = re.compile(r"AssertionError|fp16|bf16|float16|float32|half", re.IGNORECASE)
+"""Matches the error of code that may refuse float32."""
 
 
 def prepare(
-    subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
+    subject: Subject,
+    options: Options,
+    given: list[Case],
+    events: Events,
+    skip: frozenset[str],
+    presents: bool = False,
 ) -> tuple[Audit | None, str]:
-    """Find the working example; return the audit of it, or why there is none."""
+    """Find the working example; return the audit of it, or why there is none.
+
+    Args:
+        subject: the function.
+        options: of the audit.
+        given: examples of a call; by default one is guessed.
+        events: receives each call.
+        skip: ids of rules and descriptions of cases to leave out.
+        presents: whether interpreted host code that refuses float32 may be shown a shorter dtype for float64, from now
+            on: in this process alone.
+    """
+    if presents:
+        present(torch.float32)
     if given:
         subject, first = on_values(subject, given[0])
         given = given if first is given[0] else [first]  # others may have their values elsewhere
     find = partial(_from_given, given=given) if given else _guessed
+    find = partial(find, presents=presents)
     found, why = find(subject, options, events=events, skip=skip)
     if found is not None:
         try:
@@ -77,9 +100,18 @@ def _without_buffers(audit: Audit) -> Audit:
     return without
 
 
-def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset[str]) -> tuple[Audit | None, str]:
+def _guessed(
+    subject: Subject, options: Options, events: Events, skip: frozenset[str], presents: bool
+) -> tuple[Audit | None, str]:
     generator = torch.Generator().manual_seed(options.seed)
     found = probe(subject, generator, events, lambda case: _misfits(subject, case))
+    if presents and found.case is None and any(map(_OF_DTYPES.search, found.reasons)):
+        present(torch.bfloat16)
+        shorter = probe(subject, generator, events, lambda case: _misfits(subject, case))
+        if shorter.case is None:
+            present(torch.float32)
+        else:
+            found = shorter
     if found.case is None and not found.lacks and subject.kind == "function":
         called = call_in_package(subject, lambda caller: probe(caller, generator, events).case)
         if called is not None:
@@ -96,7 +128,7 @@ def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset
 
 
 def _from_given(
-    subject: Subject, options: Options, events: Events, skip: frozenset[str], given: list[Case]
+    subject: Subject, options: Options, events: Events, skip: frozenset[str], presents: bool, given: list[Case]
 ) -> tuple[Audit | None, str]:
     problems = []
     working = []
@@ -116,15 +148,43 @@ def _from_given(
         return Audit(of_weights[0], options, of_weights[1], [], events, skip), ""
     if not working:
         return None, f"the given inputs do not work: {problems[0]}" if problems else "no inputs were given"
-    unshared = working[0].unshared()
-    candidates = (layouts.widened(unshared), unshared)
-    valid = (case for case in candidates if Audit(subject, options, case, [], events).is_valid(case))
-    base = next(valid, working[0])
-    is_wider = base is candidates[0] and [t.dtype for t in base.tensors] != [t.dtype for t in unshared.tensors]
-    if is_wider and _refuses_back(subject, base) and not _refuses_back(subject, unshared):
-        base = unshared  # its backward insists on a dtype
+    base = _in_float64(subject, working[0], presents)
     is_other = any(a is not b for a, b in zip(base.tensors, working[0].tensors, strict=True))
     return Audit(subject, options, base, working if is_other else working[1:], events, skip), ""
+
+
+def _in_float64(subject: Subject, example: Case, presents: bool) -> Case:
+    """Return an example in float64 if the function takes it so, and its tensors apart if it takes them so.
+
+    A forward that refuses it may be shown the short dtype of the example for it.
+    """
+    unshared = example.unshared()
+    wide = layouts.widened(unshared)
+    if _takes(subject, wide, unshared):
+        return wide
+    short = next((t.dtype for t in unshared.tensors if t.dtype in _SHORT), None)
+    # Where the forward takes float32, and the backward does not, calls in float32 are variants that fail.
+    if presents and short is not None and not _runs(subject, wide):
+        present(short)
+        if _takes(subject, wide, unshared):
+            return wide
+        present(torch.float32)
+    return unshared if _runs(subject, unshared) else example
+
+
+def _takes(subject: Subject, wide: Case, example: Case) -> bool:
+    """Whether an example runs in float64 too: forward, and backward unless that raises in its own dtypes as well."""
+    if not _runs(subject, wide):
+        return False
+    is_wider = [t.dtype for t in wide.tensors] != [t.dtype for t in example.tensors]
+    return not (is_wider and _refuses_back(subject, wide) and not _refuses_back(subject, example))
+
+
+def _runs(subject: Subject, case: Case) -> bool:
+    try:
+        return bool(forward(subject, case).outputs)
+    except Raised:
+        return False
 
 
 def _misfits(subject: Subject, case: Case) -> bool:

@@ -12,11 +12,11 @@ import torch
 
 from pullback.interpreter.front_end import Refusal, refusal, refusals
 from pullback.interpreter.host import enter, hosting, is_entered, is_useful, picking
-from pullback.interpreter.worlds import Irregularity, World, inside, world
+from pullback.interpreter.worlds import Irregularity, World, inside, present, presented, world
 
 __all__ = [
     "LINES", "Irregularity", "Refusal", "World", "enter", "hosting", "inside", "is_entered", "is_possible", "is_useful",
-    "picking", "refusal", "refusals", "world",
+    "picking", "present", "presented", "refusal", "refusals", "world",
 ]  # fmt: skip
 
 LINES = ("from pullback import interpreter", "interpreter.enter()")

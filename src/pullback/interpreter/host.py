@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from pullback._torch.context import without_modes
 from pullback._torch.ops import custom_op_type, decorated_function
-from pullback.interpreter.worlds import POISON, world
+from pullback.interpreter.worlds import POISON, presented, world
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _DTYPE, _DEVICE, _IS_CUDA = (getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "is_cuda"))
@@ -59,7 +59,7 @@ _OTHERS = ("torch", "triton", "pullback", "numpy")
 
 
 class Host(TorchFunctionMode):
-    """Answers host code: tensors say that they are on a GPU and, lifted, that what is float64 is float32."""
+    """Answers host code: tensors say that they are on a GPU and, lifted, that what is float64 is narrower."""
 
     def __init__(self, lifts: bool, device: str) -> None:
         """Answer for a world that lifts floats to float64, or does not; tensors are made on a device."""
@@ -86,9 +86,9 @@ class Host(TorchFunctionMode):
         if self._lifts:
             if func == _DTYPE:
                 true = func(*args)
-                return torch.float32 if true == torch.float64 else true
+                return presented() if true == torch.float64 else true
             if func is torch.Tensor.element_size and args[0].dtype == torch.float64:
-                return 4
+                return presented().itemsize
             if func in _NARROWING:
                 return args[0].double()
         args = tuple(self._here(x) for x in args)

@@ -272,6 +272,8 @@ _BITS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 def _bits_as(m: Machine, x: Value, dtype: Any) -> Value:
     """Read the bits of one type as another: those on the device, also of numbers that are held in float64."""
+    if x.dtype.primitive_bitwidth != dtype.primitive_bitwidth:
+        raise KernelError(f"the bits of {x.dtype} are not as many as those of {dtype}")
     own = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
     if x.dtype.name == "bf16":
         bits = (np.ascontiguousarray(x.data.astype(np.float32)).view(np.uint32) >> 16).astype(np.uint16)

@@ -158,6 +158,23 @@ def inside(another: World) -> Iterator[World]:
             _forget()
 
 
+_presented = torch.float32
+
+
+def present(dtype: torch.dtype) -> None:
+    """Have host code see another dtype than float32 where tensors are lifted to float64: it may refuse float32.
+
+    It holds for every world, until it is called again.
+    """
+    global _presented
+    _presented = dtype
+
+
+def presented() -> torch.dtype:
+    """Return the dtype that host code sees where tensors are lifted to float64."""
+    return _presented
+
+
 _NOT_ASKING = sys.stdlib_module_names | {"torch", "triton", "numpy", "scipy", "pullback"}
 """Packages whose caches are kept."""
 

@@ -189,7 +189,7 @@ def script(
     load = _loading(subject, case, tail)
     imports = {"import torch", *(line for line in load if line.startswith("import "))}
     lines = entering_lines() if subject.is_interpreted else []
-    lines += [*sorted(imports), *(line for line in load if line not in imports)]
+    lines += [*sorted(imports.difference(lines)), *(line for line in load if line not in imports)]
     lines += _holding(case, names)
     bound: set[str] = set()
     for position, value in enumerate(case.values):

@@ -100,7 +100,16 @@ def entering_lines() -> list[str]:
     """Lines of a reproduction that enter, to come before the code is imported."""
     from pullback import interpreter
 
-    return list(interpreter.LINES)
+    shown = interpreter.presented()
+    also = [] if shown == torch.float32 else ["import torch", f"interpreter.present({shown})"]
+    return [*interpreter.LINES, *also]
+
+
+def present(dtype: torch.dtype) -> None:
+    """Have interpreted host code see a dtype where tensors are float64; by default it is float32."""
+    from pullback import interpreter
+
+    interpreter.present(dtype)
 
 
 @contextmanager

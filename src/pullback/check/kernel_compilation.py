@@ -128,7 +128,7 @@ def _compiles_in(audit: ExampleFacts, dtype: torch.dtype, case: Case, refused: S
 
 
 def _refused(audit: ExampleFacts, launches: Sequence[Specialisation]) -> list[dict[str, Any] | None]:
-    """Return what the front end says of each launch: `None` if nothing.
+    """Return the refusal of each launch by the front end, `None` where it compiles.
 
     It runs in a process of its own, since it prints, and a fault of it may end the process or take forever.
     """

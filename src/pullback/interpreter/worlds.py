@@ -65,7 +65,7 @@ class Specialisation:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from others, to the front end."""
+        """The kernel, its arguments and the options that the front end reads: equal for launches that compile alike."""
         options = sorted((name, x) for name, x in self.options.items() if name not in ("num_warps", "num_stages"))
         return self.function, self.arguments, repr(options)
 

@@ -64,6 +64,23 @@ def test_unsteady_float64_run_is_undecided():
     assert truth.undecided.tolist() == [False, True, True]
 
 
+def test_points_of_a_run_meet_the_weights_of_their_place_in_a_row():
+    weight = torch.tensor([1.0, 10.0, 100.0])
+    j0, j1 = torch.special.bessel_j0, torch.special.bessel_j1
+    weighted = of(function(lambda x: j0(x) * weight, lambda g, x: -g * j1(x) * weight), normal(2, 3))
+    at = {"x": np.linspace(0.5, 2.0, 7)}  # not a whole number of rows
+    usual_weights = np.resize(weight.numpy(), 7)
+    value, slope = Wider(weighted).truths(at, torch.float32)
+    with mpmath.workdps(30):
+        right = [float(mpmath.besselj(0, x)) for x in at["x"]] * usual_weights
+        slopes = [float(-mpmath.besselj(1, x)) for x in at["x"]] * usual_weights
+    np.testing.assert_allclose(value.high, right, rtol=1e-12)
+    np.testing.assert_allclose(slope.high, slopes, rtol=1e-12)
+    ulp = np.spacing(at["x"].astype(np.float32)).astype(float)
+    spread = Sweeper(weighted).spread(torch.float32, at)[0]
+    np.testing.assert_allclose(spread, np.abs(slopes) * ulp, rtol=1e-5)
+
+
 def test_unselected_branch_is_named():
     value, _ = terms(of(lambda x: torch.where(x > 0, x.sqrt(), x)))
     at = {"x": np.array([-2.0, 0.0, 2.0])}

@@ -80,7 +80,6 @@ class Elementwise:
         the first are kept, so that other arguments still fit; the last point is repeated to fill the shape.
         """
         shape = self.shape
-        row = math.prod(shape[1:])
         changed: dict[int, Tensor] = {}
         for position, value in enumerate(self.base.values):
             if not isinstance(value, Tensor):
@@ -88,11 +87,21 @@ class Elementwise:
             name = self.base.names[position]
             if name in self.names and position in self.base.wrt:
                 points = at[name]
-                filled = np.pad(points, (0, -len(points) % row), mode="edge")
+                filled = self._filled(points)
                 changed[position] = torch.from_numpy(filled).to(dtype).reshape(-1, *shape[1:])
             elif has_derivative(value):
                 changed[position] = value.to(_FEW_DIGITS).to(dtype)
         return self.base.with_values(changed, str(dtype).removeprefix("torch."))
+
+    def _filled(self, points: Floats) -> Floats:
+        return np.pad(points, (0, -len(points) % self.row), mode="edge")
+
+    def joined(self, parts: Sequence[Columns]) -> Columns:
+        """Return the points of all parts, each at its place in a row: fixed tensors may differ along a row.
+
+        The last point of each part is repeated to fill a row.
+        """
+        return {name: np.concatenate([self._filled(part[name]) for part in parts]) for name in self.names}
 
     def example(self, name: str) -> float:
         """Return the first number of an input in the example."""
@@ -106,6 +115,11 @@ class Elementwise:
             isinstance(value, Tensor) and has_derivative(value) and name not in self.names
             for name, value in zip(self.base.names, self.base.values, strict=True)
         )
+
+    @property
+    def row(self) -> int:
+        """Number of points for which the fixed tensors have the same elements again."""
+        return math.prod(self.shape[1:])
 
     @property
     def shape(self) -> torch.Size:

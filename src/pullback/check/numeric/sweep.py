@@ -38,6 +38,8 @@ _STEADY = 2.0**-28
 """Relative change that counts as stable. 2⁻²⁴ is half an ulp of float32."""
 _AROUND, _NOISE_STEP = (-4.0, -2.83, -1.79, 0.94, 2.06, 3.17), 2.0**-8
 """Where its noise is measured, in steps of a part of the input or, for a large one, of 1."""
+_PIECE = 2**14
+"""Most points in a run."""
 _ORDINARY = (2.0**-7, 2.0**4)
 _ALIKE, _MOSTLY = 1e-6, 0.9
 """Relative difference within which terms and a float64 run agree, and at how many of the ordinary points they must."""
@@ -67,18 +69,31 @@ class Wider:
         if dtype == torch.float64:
             return [nothing] * (1 + len(self.function.names))
         try:
-            here = self._run(at)
-            beside = [self._run({n: x * (1 + d) for n, x in at.items()}) for d in _BESIDE]
-            around = [self._run({n: x + p * _step(x) for n, x in at.items()}) for p in _AROUND]
+            beside = [{n: x * (1 + d) for n, x in at.items()} for d in _BESIDE]
+            around = [{n: x + p * _step(x) for n, x in at.items()} for p in _AROUND]
+            parts = [at, *beside, *around]
+            found = self._run(self.function.joined(parts))
         except Raised:
             return [nothing] * (1 + len(self.function.names))
         return [
-            _steady(high, [run[k] for run in beside], _noise(high, [run[k] for run in around]))
-            for k, high in enumerate(here)
+            _steady(high, runs[: len(beside)], _noise(high, runs[len(beside) :]))
+            for high, *runs in (_parted(x, len(parts), count) for x in found)
         ]
 
     def _run(self, at: Columns) -> list[Floats]:
-        return [widened(t) for t in self.function.run(torch.float64, at)]
+        """Run the function on all points, in pieces: a call of an interpreted kernel costs as much as many points."""
+        row, count = self.function.row, len(next(iter(at.values())))
+        piece = max(_PIECE // row, 1) * row
+        runs = [
+            self.function.run(torch.float64, {n: x[start : start + piece] for n, x in at.items()})
+            for start in range(0, count, piece)
+        ]
+        return [np.concatenate([widened(t) for t in tensors]) for tensors in zip(*runs, strict=True)]
+
+
+def _parted(x: Floats, parts: int, count: int) -> list[Floats]:
+    """Return the results at `count` points of each part, from those of all parts joined."""
+    return [part[:count] for part in np.split(x, parts)]
 
 
 def _step(x: Floats) -> Floats:
@@ -289,17 +304,17 @@ class Sweeper:
         # |f(x + d) − f(x)| is about |f'(x) d|: an input that stands for all numbers within an ulp of it determines the
         # value no better, however exact the arithmetic is.
         form = format_of(dtype)
-        here, _ = self.truths(dtype, at)
-        most = [np.zeros(len(truth.high)) for truth in here]
-        for name, x in at.items():
-            unit: Floats = np.ldexp(1.0, form.ulp_exponent(x))
-            for step in _STEPS:
-                there, _ = self.truths(dtype, {**at, name: x + step * unit})
-                for k, (a, b) in enumerate(zip(here, there, strict=True)):
-                    with np.errstate(invalid="ignore"):
-                        move = np.abs(a.high - b.high)
-                    most[k] = np.maximum(most[k], np.where(np.isnan(move), np.inf, move))
-        return most
+        moved = [
+            {**at, name: x + step * np.ldexp(1.0, form.ulp_exponent(x))} for name, x in at.items() for step in _STEPS
+        ]
+        truths, _ = self.truths(dtype, self.function.joined([at, *moved]))
+        found = []
+        for truth in truths:
+            here, *there = _parted(truth.high, 1 + len(moved), len(next(iter(at.values()))))
+            with np.errstate(invalid="ignore"):
+                moves = np.abs(np.array(there) - here)
+            found.append(np.where(np.isnan(moves), np.inf, moves).max(axis=0))
+        return found
 
 
 def _thinned(at: Columns, low: float, high: float, least: float) -> Columns:

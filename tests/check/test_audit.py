@@ -109,6 +109,8 @@ def test_slow_function_has_no_variants_compared_beyond_the_budget():
     events, _ = run(function(staircase, lambda g, x: g * x), normal(40), options=Options(budget=1.0))
     assert any(rule == "PB101" for rule, _, _ in events.steps)
     assert [what for rule, what, _ in events.steps if rule == "PB1" and what.startswith("x: ")] == []
+    (told,) = [f for f in events.findings if f.rule == "PB006"]
+    assert "before all variants of the inputs were compared" in told.message
 
 
 def test_sleeping_function_uses_up_its_budget():

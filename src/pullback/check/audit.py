@@ -40,9 +40,11 @@ class Audit(ExampleFacts):
 
     Attributes:
         varied: whether rules run on the variants now.
+        ran_out: whether the time ended before all variants were compared.
     """
 
     varied = False
+    ran_out = False
 
     def on(self, base: Case) -> Audit:
         """Return an audit of the same subject with another example."""
@@ -114,6 +116,7 @@ class Audit(ExampleFacts):
         share = max(_BEFORE_LATE, self.elapsed() / self.options.budget + _VARIANTS_SHARE)
         for case, numeric in steered_variants(self):
             if not self.has_time(share) or self._would_be_late():
+                self.ran_out = True
                 return
             if self.leaves_out(case) or intent.of_option(self.subject, case) is not None:
                 continue

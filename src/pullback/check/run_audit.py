@@ -104,8 +104,11 @@ def _audited(audit: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
     if uncompared := _left_out(audit):
         why = "another one is wrong, and each comparison takes seconds"
         sink(_not_compared(audit, uncompared, why, "mend that one, and audit again"))
-    if left_out:
-        sink(_over_budget(audit, f"{', '.join(left_out)} could run"))
+    late = [f"{', '.join(left_out)} could run"] if left_out else []
+    if audit.ran_out:
+        late.append("all variants of the inputs were compared")
+    if late:
+        sink(_over_budget(audit, ", and before ".join(late)))
     done = {rule.id for rule in chosen}.difference(left_out)
     return AuditEnd(audit.cases, sink.allowed, measure(audit, done, sink.reported))
 

@@ -1,10 +1,10 @@
-"""budget-spent (PB006): some rules did not run for lack of time.
+"""budget-spent (PB006): some rules or variants did not run, most often for lack of time.
 
 ## What it finds
 A function so slow that the budget (`--budget`, in seconds of processor time per function) ran out before every rule
-could run. The contract rules always run, but on fewer variants. The rule also reports a function of tensors on a GPU,
-for which the rules that inspect CPU memory do not run, and a function whose Triton kernels are interpreted, for which
-the rules that compile or export do not run.
+could run, or before the gradient was compared on every variant of the inputs. The contract rules always run, but on
+fewer variants. The rule also reports a function of tensors on a GPU, for which the rules that inspect CPU memory do not
+run, and a function whose Triton kernels are interpreted, for which the rules that compile or export do not run.
 
 ## Why it hurts
 A rule that did not run cannot report anything.

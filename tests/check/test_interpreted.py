@@ -1,6 +1,7 @@
 """Functions that launch Triton kernels are audited without a GPU; no other audit imports Triton or the interpreter."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ import torch
 
 import pullback
 from pullback.check.case import make_case
-from pullback.check.cases.sizes import around_blocks, keeps_ratios, keeps_sizes, parted_sizes, resized
+from pullback.check.cases.sizes import around_blocks, even, keeps_ratios, keeps_sizes, parted_sizes, resized
 from pullback.check.find.discover import discover
 from pullback.check.find.kernels import _file_uses_triton, _module_uses_triton
 from pullback.check.numeric.scaled import _changes
@@ -111,6 +112,50 @@ def test_further_given_calls_have_their_accesses_checked(tmp_path, sizes, status
     command = [sys.executable, "-m", "pullback", "check", "pairs.py", "--inputs", "pairs.py:inputs"]
     done = subprocess.run([*command, "--select", "PB901"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stdout + done.stderr
+
+
+EVEN = """
+import torch, triton, triton.language as tl
+
+
+@triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["width"])
+@triton.heuristics({"EVEN": lambda args: args["width"] % DIVISOR == 0})
+@triton.jit
+def sum_kernel(x, y, width, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = 0.0
+    for start in range(0, width, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(x + row * width + i, mask=(i < width) | EVEN, other=0.0))
+    tl.store(y + row, total)
+
+
+class RowSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.width = x.shape[1]
+        y = x.new_empty(len(x))
+        sum_kernel[(len(x),)](x.contiguous(), y, ctx.width)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g[:, None].expand(-1, ctx.width)
+
+
+def inputs():
+    return (torch.randn(3, 5),)
+"""
+
+
+@needs_interpreter
+@pytest.mark.slow
+@pytest.mark.parametrize(("divisor", "rules"), [('args["BLOCK"]', []), ("16", ["PB905"])])
+def test_masks_left_out_where_16_divides_a_size_and_a_later_block_does_not(tmp_path, divisor, rules):
+    (tmp_path / "rows.py").write_text(EVEN.replace("DIVISOR", divisor))
+    command = [sys.executable, "-m", "pullback", "check", "rows.py", "--inputs", "rows.py:inputs", "--format", "json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert [f["rule"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"] == rules
 
 
 @needs_interpreter
@@ -574,7 +619,14 @@ def test_sizes_around_the_largest_block():
     ]
     assert list(around_blocks(case(torch.randn(3, 5)), set())) == []
     large = [found.label for found in around_blocks(case(torch.randn(3, 500)), {512})]
-    assert large == ["each size doubled", "size 500 -> 513", "size 500 -> 511"]  # not 500 columns 513 times
+    assert large == [  # not 500 columns 513 times
+        "each size doubled", "size 500 -> 513", "size 500 -> 511", "size 500 -> 528",
+    ]  # fmt: skip
+
+
+def test_sizes_that_16_divides_and_the_largest_block_does_not():
+    assert [found.label for found in even(case(torch.randn(3, 5)), {16, 64})] == ["size 5 -> 80", "size 3 -> 80"]
+    assert list(even(case(torch.randn(3, 5)), {16, 40})) == list(even(case(torch.randn(3, 5)), set())) == []
 
 
 def test_variants_whose_sizes_fit_each_other():

@@ -89,16 +89,33 @@ def around_blocks(case: Case, blocks: Collection[int]) -> Iterator[Case]:
     largest = known[0]
     # The second is for rows of which a kernel takes the halves.
     twice = [2 * largest + 1, 2 * largest + 2] if largest <= _LARGEST_TWICE else []
-    lengths = dict.fromkeys([largest + 1, largest - 1, *twice, *(block + 1 for block in known[1:])])
-    present = sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True)
+    lengths = dict.fromkeys([largest + 1, largest - 1, *_even(largest), *twice, *(block + 1 for block in known[1:])])
     yield doubled(case)  # several heads of each group, and several groups
     for new in lengths:
-        for size in present:
-            is_fixed = any(size in v.shape and is_structured(v) for v in case.tensors)
-            if new == size or new < 2 or (is_fixed and new > size):
-                continue
-            if _elements_with(case, {size: new}) <= _MOST_ELEMENTS:
-                yield resized(case, {size: new})
+        yield from _each(case, new)
+
+
+def even(case: Case, blocks: Collection[int]) -> Iterator[Case]:
+    """Yield the case with each size class a multiple of 16, but not of the largest block.
+
+    Triton's compiler itself asks whether 16 divides a size. A kernel that asks the same leaves out masks too often.
+    """
+    for new in _even(max((block for block in blocks if block <= _LARGEST_BLOCK), default=0)):
+        yield from _each(case, new)
+
+
+def _even(block: int) -> list[int]:
+    return [block + _LANES] if block > _LANES and block % _LANES == 0 else []
+
+
+def _each(case: Case, new: int) -> Iterator[Case]:
+    """Yield the case with each size class changed to a size from 2."""
+    for size in sorted(case.sizes - _sizes_of_weights(case) - {1}, reverse=True):
+        is_fixed = any(size in v.shape and is_structured(v) for v in case.tensors)
+        if new == size or new < 2 or (is_fixed and new > size):
+            continue
+        if _elements_with(case, {size: new}) <= _MOST_ELEMENTS:
+            yield resized(case, {size: new})
 
 
 def doubled(case: Case) -> Case:

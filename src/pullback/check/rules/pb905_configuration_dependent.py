@@ -11,8 +11,9 @@ is wrong.
 
 ## Limits
 At most three configurations are tried, all autotuners at the same position of their lists, on the example and on the
-first variants of it. Code that caches device properties, other than by `functools.cache`, always sees the first device.
-On a GPU the compiled kernels are compared, and no other devices are simulated. The rule needs Triton.
+first variants of it. If a configuration has larger blocks than the first one, sizes are also tried that 16 divides and
+the larger block does not. Code that caches device properties, other than by `functools.cache`, always sees the first
+device. On a GPU the compiled kernels are compared, and no other devices are simulated. The rule needs Triton.
 
 ## Bad
 ```python
@@ -78,11 +79,12 @@ def inputs():
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pullback.check.cases import sizes
 from pullback.check.kernel_runs import KernelRun, compiled_cases, kernel_runs, run_in_world
 from pullback.check.rules._kernels import differing, first_difference
 from pullback.check.rules._rule import Rule
@@ -118,10 +120,28 @@ def _run(audit: Audit) -> Iterator[Finding]:
         for source, settings, what in others + _DEVICES * (not is_compiled):
             audit.events.beat()
             other = run_in_world(audit, run.case, **settings)
-            where = None if other is None else first_difference(run, other, _rounding(run) if is_compiled else None)
-            if where is not None:
-                yield differing(audit, "PB905", run, where, ("", source), f"the result {what}", _HINT)
-                return
+            if other is None:
+                continue
+            pairs = chain([(run, other)], () if is_compiled else _with_even_sizes(audit, run, other, settings))
+            for first, second in pairs:
+                where = first_difference(first, second, _rounding(run) if is_compiled else None)
+                if where is not None:
+                    yield differing(audit, "PB905", first, where, ("", source), f"the result {what}", _HINT)
+                    return
+
+
+def _with_even_sizes(
+    audit: Audit, run: KernelRun, other: KernelRun, settings: dict[str, Any]
+) -> Iterator[tuple[KernelRun, KernelRun]]:
+    """Yield the example under both settings with sizes that 16 divides and the larger blocks of the second do not."""
+    if run.case is not audit.base or max(other.world.blocks, default=0) <= max(run.world.blocks, default=0):
+        return
+    for case in sizes.even(run.case, other.world.blocks):
+        if audit.has_time() and sizes.keeps_sizes(audit.base, case) and not audit.leaves_out(case):
+            audit.events.beat()
+            first, second = run_in_world(audit, case), run_in_world(audit, case, **settings)
+            if first is not None and second is not None:
+                yield first, second
 
 
 def _compiled_runs(audit: Audit) -> Iterator[KernelRun]:

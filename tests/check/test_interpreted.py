@@ -232,6 +232,13 @@ def test_host_code_that_takes_16_bits_alone(name, expected, inputs):
 
 
 @needs_interpreter
+def test_guess_for_host_code_that_takes_float16_alone():
+    file = FILE.with_name("triton_variants.py")
+    found = the_error(pullback.check(f"{file}:WrongFloat16Gated", select="PB101", budget=10))
+    assert "interpreter.present(torch.float16)" in found.reproduce.splitlines()
+
+
+@needs_interpreter
 def test_host_code_that_takes_float32_is_shown_it():
     file = FILE.with_name("triton_variants.py")
     found = the_error(pullback.check(f"{file}:WrongAffine", HALF, HALF[0], HALF[1], select="PB101", budget=5))

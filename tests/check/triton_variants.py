@@ -65,6 +65,10 @@ class HalfGated(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         assert x.dtype in (torch.float16, torch.bfloat16)
+        return HalfGated.compute(ctx, x)
+
+    @staticmethod
+    def compute(ctx, x):
         x = x.contiguous()
         ctx.save_for_backward(x)
         y = Gated.launch(x, None)
@@ -81,6 +85,21 @@ class HalfGated(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return HalfGated.differentiate(ctx, g)
+
+
+class WrongFloat16Gated(HalfGated):
+    """It takes float16 alone, and its gradient has the wrong sign."""
+
+    factor = -1.0
+
+    @staticmethod
+    def forward(ctx, x):
+        assert x.dtype == torch.float16
+        return HalfGated.compute(ctx, x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return WrongFloat16Gated.differentiate(ctx, g)
 
 
 class WrongHalfGated(HalfGated):

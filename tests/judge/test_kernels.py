@@ -64,6 +64,7 @@ class Square(torch.autograd.Function):
 X = torch.linspace(-2, 2, 35).view(5, 7)
 
 
+COPY = "x = x.contiguous()"
 STORE = "tl.store(y + i, a * a, mask=i < n)"
 
 
@@ -71,12 +72,15 @@ STORE = "tl.store(y + i, a * a, mask=i < n)"
 def judged(tmp_path):
     """Judge the kernel with another store; by default with a guessed example."""
 
-    def judge(store, *inputs):
+    def judge(store, *inputs, takes="x.dtype"):
         (tmp_path / "reference.py").write_text("def square(x):\n    return x * x\n")
-        (tmp_path / "candidate.py").write_text(KERNEL.replace(STORE, store))
+        (tmp_path / "candidate.py").write_text(
+            KERNEL.replace(STORE, store).replace(COPY, f"assert x.dtype == {takes}; {COPY}")
+        )
         return pullback.judge(f"{tmp_path}/candidate.py:Square", f"{tmp_path}/reference.py:square", *inputs, seed=0)
 
     assert STORE in KERNEL
+    assert COPY in KERNEL
     return judge
 
 
@@ -99,6 +103,18 @@ def test_what_kernels_do_to_memory(judged, store, verdict, kind, message):
     found = judged(store, X)
     assert (found.verdict, found.reasons[0].kind) == (verdict, kind), found
     assert message in found.reasons[0].message
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("factor", "verdict"), [("1.0", "right"), ("1.001", "wrong")])
+def test_kernels_for_16_bits_alone_are_judged_in_float64(judged, factor, verdict):
+    # In bfloat16 0.1 % is a quarter of an ulp.
+    found = judged(f"tl.store(y + i, a * a * {factor}, mask=i < n)", X.bfloat16(), takes="torch.bfloat16")
+    assert (found.verdict, found.declared, found.computed) == (verdict, "bfloat16", "float64"), found
+    if verdict == "wrong":
+        assert "interpreter.present(torch.bfloat16)" in found.smallest.code
+        shown = subprocess.run([sys.executable, "-c", found.smallest.code], capture_output=True, text=True, check=True)
+        assert "candidate 4.004, reference 4.0" in shown.stdout
 
 
 @needs_interpreter

@@ -30,7 +30,7 @@ from pullback.check.trial import Raised, forward, is_freed
 from pullback.check.weights import with_weights
 
 LACKS = "it needs what is not here: "
-_SHORT = (torch.float16, torch.bfloat16)
+_SHORT = (torch.bfloat16, torch.float16)
 _OF_DTYPES = re.compile(r"AssertionError|fp16|bf16|float16|float32|half", re.IGNORECASE)
 """Matches the error of code that may refuse float32."""
 
@@ -106,12 +106,14 @@ def _guessed(
     generator = torch.Generator().manual_seed(options.seed)
     found = probe(subject, generator, events, lambda case: _misfits(subject, case))
     if presents and found.case is None and any(map(_OF_DTYPES.search, found.reasons)):
-        present(torch.bfloat16)
-        shorter = probe(subject, generator, events, lambda case: _misfits(subject, case))
-        if shorter.case is None:
-            present(torch.float32)
+        for short in _SHORT:
+            present(short)
+            shorter = probe(subject, generator, events, lambda case: _misfits(subject, case))
+            if shorter.case is not None:
+                found = shorter
+                break
         else:
-            found = shorter
+            present(torch.float32)
     if found.case is None and not found.lacks and subject.kind == "function":
         called = call_in_package(subject, lambda caller: probe(caller, generator, events).case)
         if called is not None:

@@ -149,6 +149,8 @@ class _Trial:
         base = cast(plan.base, declared)
         probe = Calls(base, self.seed).probe()
         first = self._compared(probe, declared, torch.float64)
+        if declared.itemsize == 2 and self.candidate.is_interpreted and _refuses(first):
+            first = self._with_its_dtype_shown(probe, declared) or first
         working = self._working(first, declared)
         if declared == torch.float64 and working != declared:  # it takes float32 only
             declared = working
@@ -179,6 +181,15 @@ class _Trial:
             computed=str(working).removeprefix("torch."),
             seconds=round(clock.seconds(), 2),
         )
+
+    def _with_its_dtype_shown(self, probe: Sequence[Call], declared: torch.dtype) -> Comparison | None:
+        """The float64 run of kernels whose host code takes 16 bits alone, and is shown these; `None` if it raises."""
+        plain, self.candidate = self.candidate, replace(self.candidate, shown=declared)
+        found = self._compared(probe, declared, torch.float64)
+        if _refuses(found):
+            self.candidate = plain
+            return None
+        return found
 
     def _as_written(self, calls: Sequence[Call], declared: torch.dtype) -> list[Reason]:
         """The errors of kernels that are right in float64, when they round as their types tell."""
@@ -220,7 +231,7 @@ class _Trial:
         """The dtype in which to call the candidate: float64 if it takes that and keeps its digits."""
         narrow = torch.float32 if declared == torch.float64 else declared
         answer = first.answers.get(0)
-        if answer is None or answer.error:
+        if answer is None or _refuses(first):
             return narrow
         floating = [t for t in answer.outputs if t is not None and t.dtype.is_floating_point]
         keeps = all(t.dtype == torch.float64 for t in floating) and not is_narrow_inside(*_both(first))
@@ -399,12 +410,18 @@ def _outcome(reasons: Sequence[Reason]) -> Outcome:
     return "inconclusive" if kinds else "right"
 
 
+def _refuses(first: Comparison) -> bool:
+    """Whether the first call raised."""
+    answer = first.answers.get(0)
+    return answer is None or bool(answer.error)
+
+
 def _code(trial: _Trial, call: Call, case: Case, dtype: torch.dtype) -> str:
     """A call as a script, which prints where the results of both functions differ most."""
     case = in_dtype(case, dtype)
     names = variables(case)
     sources = {"candidate": trial.candidate, "reference": trial.reference}
-    lines = entering_lines() if any(source.uses_triton for source in sources.values()) else []
+    lines = entering_lines(trial.candidate.shown) if any(source.uses_triton for source in sources.values()) else []
     loading = [line for name, source in sources.items() for line in _loading(name, source)]
     lines += ["import torch", *dict.fromkeys(loading)]  # two files need one import of runpy
     if call.undefined:  # a name keeps the world

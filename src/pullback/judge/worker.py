@@ -36,6 +36,7 @@ from pullback.check.find.kernels import (
     is_interpreted,
     is_possible,
     is_unwritten,
+    present,
     recording,
     target_uses_triton,
     uses_triton,
@@ -102,10 +103,12 @@ class Source:
     Attributes:
         spec: "FILE:NAME" or "MODULE:NAME"; empty for an object.
         obj: the object.
+        shown: the dtype that its interpreted host code sees for float64.
     """
 
     spec: str = ""
     obj: Any = None
+    shown: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, target: Any) -> Source:
@@ -133,6 +136,8 @@ class Source:
             enter_for_target(parse_target(self.spec))
         else:
             enter_for_object(self.obj)
+        if self.shown != torch.float32:
+            present(self.shown)
 
     def load(self) -> Any:
         """Import the object; a class of modules is constructed, from the same random state everywhere.

@@ -96,11 +96,15 @@ def hosting(call: Callable[..., Any]) -> Callable[..., Any]:
     return hosted
 
 
-def entering_lines() -> list[str]:
-    """Lines of a reproduction that enter, to come before the code is imported."""
+def entering_lines(shown: torch.dtype | None = None) -> list[str]:
+    """Lines of a reproduction that enter, to come before the code is imported.
+
+    Args:
+        shown: the dtype that host code sees for float64; by default the one that it sees in this process.
+    """
     from pullback import interpreter
 
-    shown = interpreter.presented()
+    shown = shown or interpreter.presented()
     also = [] if shown == torch.float32 else ["import torch", f"interpreter.present({shown})"]
     return [*interpreter.LINES, *also]
 

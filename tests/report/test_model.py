@@ -50,7 +50,7 @@ def test_json_is_strict():
             "status": "wrong",
             "cases": 3,
             "seconds": 0.5,
-            "measured": {"contexts": [], "slopes": [], "errors": [], "guessed": False},
+            "measured": {"contexts": [], "slopes": [], "errors": [], "guessed": False, "interpreted": False},
             "absent": [],
         }
     ]

@@ -275,6 +275,14 @@ def test_guessed_inputs_are_marked():
     assert "guessed" not in render_text(report(WRONG))
 
 
+def test_fix_is_advised_only_for_functions_that_launch_no_interpreted_kernels():
+    (alone,) = report(WRONG).subjects
+    for interpreted in (False, True):
+        guessed = replace(alone, measured=replace(alone.measured, guessed=True, interpreted=interpreted))
+        text = render_text(Report((guessed,), (WRONG,)), advise_fix=True)
+        assert ("Try --fix" in text) == (not interpreted)
+
+
 def test_call_is_printed_with_its_non_tensor_arguments():
     call = replace(WRONG, reproduce="import torch\nx = torch.tensor([1.0])\nout = fn(x, 2, dim=-1)\nprint(out)")
     second = replace(WRONG, rule="PB201", name="tensor-on-ctx")

@@ -29,9 +29,9 @@ def measure(audit: Audit, done: Collection[str], reported: Sequence[Finding]) ->
         done: ids of the rules that were completed.
         reported: all findings, including allowed ones.
     """
-    return Measurements(
-        context_row(audit, done, reported), _slopes(audit, reported), _errors(audit, reported), audit.guessed
-    )
+    plots = _slopes(audit, reported), _errors(audit, reported)
+    is_interpreted = audit.subject.is_interpreted
+    return Measurements(context_row(audit, done, reported), *plots, audit.guessed, is_interpreted)
 
 
 def _slopes(audit: Audit, reported: Sequence[Finding]) -> tuple[GradientCurve, ...]:

@@ -171,13 +171,15 @@ class UlpErrors:
 class Measurements:
     """Measurements of one function besides its findings: numbers of bounded size, which the report page plots.
 
-    A number that is not finite, or unknown, is `None`. `guessed` says whether the audit guessed the inputs.
+    A number that is not finite, or unknown, is `None`. `guessed` says whether the audit guessed the inputs, and
+    `interpreted` whether its Triton kernels were interpreted.
     """
 
     contexts: tuple[ContextResult, ...] = ()
     slopes: tuple[GradientCurve, ...] = ()
     errors: tuple[UlpErrors, ...] = ()
     guessed: bool = False
+    interpreted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +321,7 @@ def measurements_from_dict(data: dict[str, Any]) -> Measurements:
         tuple(GradientCurve(**_tuples(one)) for one in data["slopes"]),
         tuple(UlpErrors(**_tuples(one)) for one in data["errors"]),
         data.get("guessed", False),  # absent in results of an earlier version
+        data.get("interpreted", False),
     )
 
 

@@ -114,10 +114,10 @@ def _is_of_one_rule(report: ReportData) -> bool:
 
 def _print_end(report: ReportData, console: Console, advise_fix: bool) -> None:
     """Print the limitations of the report: guessed inputs, missing imports."""
-    guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
-    if errors := [finding for findings in guessed for finding in findings if finding.severity == "error"]:
-        is_of_backwards = not all(finding.rule.startswith("PB9") for finding in errors)  # and not of kernels alone
-        advice = " Try --fix to repair this." if advise_fix and is_of_backwards else ""
+    failed = [s.measured for s, findings in report.by_subject() if any(f.severity == "error" for f in findings)]
+    if guessed := [measured for measured in failed if measured.guessed]:
+        can_derive = not all(measured.interpreted for measured in guessed)  # no derivative of a kernel
+        advice = " Try --fix to repair this." if advise_fix and can_derive else ""
         console.print(f"Inputs were guessed; use --inputs to give your own.{advice}", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         them = "it" if len(absent) == 1 else "them"

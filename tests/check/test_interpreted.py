@@ -114,6 +114,21 @@ def test_further_given_calls_have_their_accesses_checked(tmp_path, sizes, status
     assert done.returncode == status, done.stdout + done.stderr
 
 
+@needs_interpreter
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "rules"), [("zeros", set()), ("empty", {"PB101", "PB903"})])
+def test_guessed_weight_is_a_row_of_floats_also_where_its_gradient_is_unwritten(tmp_path, make, rules):
+    text = (FILE.parent / "triton_functions" / "right" / "rms_norm.py").read_text()
+    for old, new in {"if weight.shape != (n,):": "if False:", "dw = torch.zeros(": f"dw = torch.{make}("}.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "norm.py").write_text(text)
+    report = pullback.check(f"{tmp_path}/norm.py:RMSNorm", select=("PB101", "PB903", "PB905"), budget=5)
+    found = [finding for finding in report.findings if finding.severity != "info"]
+    assert {finding.rule for finding in found} == rules, str(report)
+    assert all(re.search(r"weight = torch\.tensor\(\[-?\d", finding.reproduce) for finding in found)
+
+
 EVEN = """
 import torch, triton, triton.language as tl
 

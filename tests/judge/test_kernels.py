@@ -121,8 +121,31 @@ def test_kernels_for_16_bits_alone_are_judged_in_float64(judged, factor, verdict
 def test_candidate_that_does_not_take_the_guessed_example_is_not_judged(tmp_path, judged):
     found = judged("tl.static_assert(False)")
     assert (found.verdict, found.reasons[0].kind, found.refused) == ("inconclusive", "no-example", ())
-    assert re.match(r"the guessed example \(x: .*\) does not suit the candidate; give one", found.reasons[0].message)
+    message = found.reasons[0].message
+    assert re.match(r"the candidate does not take the guessed example \(x: .*\): .*; give one with", message)
     assert judged("tl.static_assert(False)", X).verdict == "wrong"
+    typo = judged("tl.strore(y + i, a * a, mask=i < n)")
+    assert (typo.verdict, typo.reasons[0].kind) == ("wrong", "raises"), typo
+
+
+CHECKED = """        if weight.shape != (n,):
+            raise ValueError(f"weight needs the size of the last dimension of x, {n}")
+"""
+ADDED_TO = "dw = torch.zeros(weight.shape, dtype=torch.float32, device=x.device)"
+
+
+@needs_interpreter
+@pytest.mark.parametrize("checked", [CHECKED, ""])
+@pytest.mark.parametrize(("added_to", "kinds"), [(ADDED_TO, []), (ADDED_TO.replace("zeros", "empty"), ["memory"])])
+def test_guessed_weight_of_a_kernel_is_one_row(tmp_path, checked, added_to, kinds):
+    text = (RIGHT / "rms_norm.py").read_text()
+    assert CHECKED in text
+    assert ADDED_TO in text
+    (tmp_path / "candidate.py").write_text(text.replace(CHECKED, checked).replace(ADDED_TO, added_to))
+    found = pullback.judge(f"{tmp_path}/candidate.py:RMSNorm", f"{RIGHT / 'rms_norm.py'}:reference", seed=1)
+    assert [reason.kind for reason in found.reasons] == kinds, found
+    assert found.verdict == ("wrong" if kinds else "right")
+    assert any("the example was guessed" in remark for remark in found.remarks) == bool(kinds)
 
 
 @needs_interpreter

@@ -14,6 +14,7 @@ from torch import Tensor
 from pullback.check.audit import Audit
 from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, structure, values
+from pullback.check.cases.guess import with_rows
 from pullback.check.cases.package_calls import call_in_package
 from pullback.check.cases.probe import FoundExample, probe
 from pullback.check.cases.search import Score, attempt, leaves_bounds, of_environment, refuses_leaves
@@ -114,6 +115,10 @@ def _guessed(
                 break
         else:
             present(torch.float32)
+    if subject.is_interpreted and found.case is not None:
+        rows = with_rows(found.case)
+        if attempt(subject, rows).score >= attempt(subject, found.case).score:
+            found.case = rows
     if found.case is None and not found.lacks and subject.kind == "function":
         called = call_in_package(subject, lambda caller: probe(caller, generator, events).case)
         if called is not None:

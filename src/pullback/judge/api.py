@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from pullback.check.case import Case, is_differentiable
+from pullback.check.cases.guess import with_rows
 from pullback.check.cases.repro import bind, call_text, variables
 from pullback.check.cases.shrink import shrink
 from pullback.check.clock import Stopwatch
@@ -42,6 +44,8 @@ _SAMPLES, _CONFIRMING = 8, 40
 _AS_WRITTEN = 4
 """Number of calls in which kernels round as they are written."""
 _ORDER = [*CHEATS, *("import", "crash", "memory", "raises", "structure", "value", "gradient")]
+_OF_ITS_CODE = re.compile(r"\bNameError\b|\bmodule '[\w.]+' has no attribute\b")
+"""Matches exceptions that no arguments avoid."""
 _SHOWN = 3
 """Calls that are named for each exception."""
 _LARGEST_SEED = 2**31
@@ -146,7 +150,9 @@ class _Trial:
         self._positions, self._scales = plan.positions, plan.scales
         self._remarks: list[str] = []
         declared = _declared(plan.base)
-        base = cast(plan.base, declared)
+        base, is_guessed = cast(plan.base, declared), given is None and not examples
+        if is_guessed and self.candidate.uses_triton:
+            base = self._fitting(base, declared)
         probe = Calls(base, self.seed).probe()
         first = self._compared(probe, declared, torch.float64)
         if declared.itemsize == 2 and self.candidate.is_interpreted and _refuses(first):
@@ -159,7 +165,9 @@ class _Trial:
         calls = Calls(base, self.seed, plan.full).all(self.candidate.is_interpreted)
         made = self._compared(calls, declared, working, is_last=True)
         made.is_narrow = is_narrow_inside(*_both(first)) if working == torch.float64 else False
-        found = self._found(made, is_guessed=given is None and not examples)
+        found = self._found(made, is_guessed)
+        if is_guessed and found and found[0].kind != "no-example":
+            self._remarks.append(f"the example was guessed: {base.describe()}; --inputs FILE:FUNCTION gives another")
         reasons = sorted(
             self._confirmed(found, made, declared),
             key=lambda r: _ORDER.index(r.kind) if r.kind in _ORDER else len(_ORDER),
@@ -181,6 +189,17 @@ class _Trial:
             computed=str(working).removeprefix("torch."),
             seconds=round(clock.seconds(), 2),
         )
+
+    def _fitting(self, base: Case, declared: torch.dtype) -> Case:
+        """The guess with one row for each weight, if the candidate is right there alone: kernels raise for no shape."""
+        rows = with_rows(base)
+        if rows is base:
+            return base
+        for guess in (base, rows):
+            made = self._compared(Calls(guess, self.seed).probe(), declared, torch.float64)
+            if 0 in made.rights and not _refuses(made) and not made.reasons():
+                return guess
+        return base
 
     def _with_its_dtype_shown(self, probe: Sequence[Call], declared: torch.dtype) -> Comparison | None:
         """The float64 run of kernels whose host code takes 16 bits alone, and is shown these; `None` if it raises."""
@@ -211,10 +230,11 @@ class _Trial:
         if blunt:  # then no number tells anything, but what it was seen to do does
             seen = [reason for reason in found if reason.kind in CHEATS and reason.bar is None]
             return seen or [Reason("blunt", UNDECIDED["blunt"])]
-        if is_guessed and (raised := [reason for reason in found if reason.kind == "raises" and not reason.position]):
+        raised = [reason for reason in found if reason.kind == "raises" and not reason.position]
+        if is_guessed and raised and not _OF_ITS_CODE.search(raised[0].message):
             made.refused.clear()
-            what = f"the guessed example ({self._base.describe()}) does not suit the candidate"
-            return [Reason("no-example", f"{what}; give one with --inputs FILE:FUNCTION ({raised[0].message})")]
+            what = f"the candidate does not take the guessed example ({self._base.describe()}): {raised[0].message}"
+            return [Reason("no-example", f"{what}; give one with --inputs FILE:FUNCTION")]
         if any(reason.kind == "memory" for reason in found):  # in other calls than these, all of a result is unwritten
             found = [reason for reason in found if reason.kind != "unwritten"]
         if not made.compared and not found:
@@ -233,6 +253,8 @@ class _Trial:
         answer = first.answers.get(0)
         if answer is None or _refuses(first):
             return narrow
+        if answer.irregular:  # as told of float64 alone: in other floats no memory is marked
+            return torch.float64
         floating = [t for t in answer.outputs if t is not None and t.dtype.is_floating_point]
         keeps = all(t.dtype == torch.float64 for t in floating) and not is_narrow_inside(*_both(first))
         return torch.float64 if keeps or declared == torch.float64 else narrow

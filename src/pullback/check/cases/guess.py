@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pullback.check.case import Case
 from pullback.check.cases.signature import Role, Usage
 from pullback.check.cases.templates import SMOOTH, SQUARE, SequenceOf, TensorOf
 from pullback.check.find.source import FunctionSource
@@ -125,6 +126,23 @@ def candidates(
         if not any(type(value) is type(seen) and is_same_argument(value, seen) for seen in unique):
             unique.append(value)
     return unique
+
+
+_WEIGHT, _BIAS = re.compile(r"w|weights?|gamma|scale"), re.compile(r"b|bias|beta|shift")
+"""Match names of what is one row beside a matrix, most often: of a bias if there is a weight."""
+
+
+def with_rows(case: Case) -> Case:
+    """Return a guess with one row for each weight or bias that has the shape of the first tensor.
+
+    Where kernels read its first row alone, and the others get no gradient, nothing raises.
+    """
+    (_, first), *others = case.all_tensors.items()
+    alike = {p: t for p, t in others if t.shape == first.shape and t.ndim > 1}
+    weights, biases = ([p for p in alike if name.fullmatch(case.names[p].lower())] for name in (_WEIGHT, _BIAS))
+    if not weights:
+        return case
+    return case.with_values({p: alike[p].detach().flatten()[: first.shape[-1]].clone() for p in (*weights, *biases)})
 
 
 def is_same_argument(a: Any, b: Any) -> bool:

@@ -67,6 +67,7 @@ class _Trials:
         self.events = events
         self.score = Score.RAISED
         self.case: Case | None = None
+        self.is_irregular = False
         self.broken: Case | None = None
         self.count = 0
         self.limit = _MAX_TRIALS
@@ -97,7 +98,7 @@ class _Trials:
         if outcome.score >= Score.NO_BACKWARD:
             self.of_backward[outcome.reason] += 1
         if outcome.score > self.score and not self._conceals_fault(case):
-            self.score, self.case = outcome.score, case
+            self.score, self.case, self.is_irregular = outcome.score, case, outcome.is_irregular
             if outcome.score == Score.BROKEN:
                 self.broken = case
                 self.limit = min(self.limit, self.count + _AFTER_BROKEN)
@@ -110,7 +111,12 @@ class _Trials:
         return self.score >= Score.BROKEN or (always and self.of_backward.total() >= _ALWAYS)
 
     def _conceals_fault(self, case: Case) -> bool:
-        """Whether a broken backward may run only because all sizes are the same, or its tensors of another kind."""
+        """Whether a broken backward may run only because all sizes are the same, or its tensors of another kind.
+
+        So may kernels that are irregular with floats: with a mask for a weight, they compute no gradient of it.
+        """
+        if self.case is not None and self.is_irregular:
+            return _of_lesser_kinds(case, self.case)
         if self.case is None or self.score != Score.BROKEN:
             return False
         return (_uniform(case) and not _uniform(self.case)) or _of_lesser_kinds(case, self.case)

@@ -49,11 +49,13 @@ class Attempt:
         score: quality of the example.
         reason: why it is not perfect; empty otherwise.
         error: the exception of the forward or the backward.
+        is_irregular: whether kernels left the bounds of their tensors, or memory unwritten.
     """
 
     score: Score
     reason: str = ""
     error: BaseException | None = None
+    is_irregular: bool = False
 
     @property
     def gradients(self) -> int | None:
@@ -105,7 +107,7 @@ def attempt(subject: Subject, case: Case) -> Attempt:
     with recording() as world:
         outcome = _attempt(subject, case)
     if outcome.score == Score.PERFECT and _is_outside(world):
-        return Attempt(Score.RAN_BACK, "a kernel reads or writes out of bounds")
+        return Attempt(Score.RAN_BACK, "a kernel reads or writes out of bounds", is_irregular=True)
     return outcome
 
 
@@ -143,7 +145,7 @@ def _attempt(subject: Subject, case: Case) -> Attempt:
     except Raised as raised:
         return Attempt(_of_failed_backward(case, raised), str(raised), raised.error)
     if subject.is_interpreted and any(g is not None and bool(is_unwritten(g).any()) for g in grads):
-        return Attempt(Score.RAN_BACK, "backward returned memory that it never wrote")
+        return Attempt(Score.RAN_BACK, "backward returned memory that it never wrote", is_irregular=True)
     if any(g is not None and bool((_elements(g) != 0).any()) for g in grads):
         return Attempt(Score.PERFECT)
     return Attempt(Score.RAN_BACK, "every gradient was zero")

@@ -56,6 +56,10 @@ def test_kernel_for_one_dtype_is_refused_in_another_that_is_given(dtype, count):
     assert len(findings("Narrow", X.to(dtype))) == count
 
 
+def test_buffer_that_an_earlier_call_made_in_float64_refuses_nothing():
+    assert findings("Kept", X) == []
+
+
 def test_guessed_call_that_may_not_fit_is_no_error():
     assert [finding.severity for finding in findings("Scaled")] == ["warning"]
     assert [finding.severity for finding in findings("Scaled", X, torch.tensor(3.0))] == ["error"]

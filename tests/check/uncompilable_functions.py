@@ -1,5 +1,7 @@
 """Functions whose kernels are interpreted, and of which the compiler refuses some."""
 
+from typing import ClassVar
+
 import torch
 import triton
 import triton.language as tl
@@ -48,6 +50,16 @@ def narrow_kernel(x, out, n, BLOCK: tl.constexpr):
     for _ in range(2):
         y = tl.load(x + i, mask=i < n, other=0.0)
     tl.store(out + i, y, mask=i < n)
+
+
+@triton.jit
+def kept_kernel(x, kept, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(kept + i, tl.load(x + i, mask=i < n, other=0.0) + 1.0, mask=i < n)
+    y = tl.zeros([BLOCK], tl.float32)
+    for _ in range(2):
+        y = tl.load(kept + i, mask=i < n, other=0.0)
+    tl.store(kept + i, y, mask=i < n)
 
 
 def called(kernel, x, *more):
@@ -118,6 +130,24 @@ class Narrow(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return called(narrow_kernel, g)
+
+
+class Kept(torch.autograd.Function):
+    """x + 1, by way of a buffer in float32 that is kept from call to call."""
+
+    buffers: ClassVar = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.contiguous()
+        if x.shape not in Kept.buffers:
+            Kept.buffers[x.shape] = torch.empty_like(x, dtype=torch.float32)
+        kept_kernel[(1,)](x, Kept.buffers[x.shape], x.numel(), BLOCK=triton.next_power_of_2(x.numel()))
+        return Kept.buffers[x.shape].to(x.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clone()
 
 
 class Tail(torch.autograd.Function):

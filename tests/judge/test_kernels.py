@@ -128,6 +128,33 @@ def test_candidate_that_does_not_take_the_guessed_example_is_not_judged(tmp_path
     assert (typo.verdict, typo.reasons[0].kind) == ("wrong", "raises"), typo
 
 
+def wrong_from_three_columns(x):
+    if x.shape[-1] < 3:
+        raise ValueError("give three columns or more")
+    return x * x + (x - x.detach())
+
+
+def squared(x):
+    return x * x
+
+
+def test_smallest_call_fails_as_the_example_does():
+    found = pullback.judge(wrong_from_three_columns, squared, X, seed=0)
+    assert (found.verdict, found.smallest.kind) == ("wrong", "gradient"), found
+    assert re.fullmatch(r"x: float64\(1, [3-7]\)", found.smallest.inputs)
+
+
+@needs_interpreter
+def test_triton_behind_an_import_that_the_source_does_not_show(tmp_path):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "hidden_squares.py").write_text(KERNEL)
+    (tmp_path / "candidate.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(tmp_path / 'kernels')!r})\nfrom hidden_squares import Square\n"
+    )
+    found = pullback.judge(f"{tmp_path}/candidate.py:Square", squared, X, seed=0)
+    assert (found.verdict, found.computed) == ("right", "float64"), found
+
+
 CHECKED = """        if weight.shape != (n,):
             raise ValueError(f"weight needs the size of the last dimension of x, {n}")
 """

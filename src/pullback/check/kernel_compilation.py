@@ -67,6 +67,8 @@ def uncompilable(audit: ExampleFacts) -> Iterator[Uncompilable]:
     for (run, one), fields in zip(launches, refused, strict=True):
         if fields is None or (place := (fields["file"], fields["line"])) in seen:
             continue
+        if "*fp64" in fields["arguments"]:  # of a buffer that host code keeps: an earlier call made it in float64
+            continue
         if run.case.is_variant and _OF_SIZES.search(fields["message"]):
             continue
         seen.add(place)

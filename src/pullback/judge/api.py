@@ -352,22 +352,27 @@ class _Trial:
                 continue
             call = replace(made.calls[reason.position], reuse="new", before=0)
 
-            def fails(case: Case, call: Call = call) -> bool:
+            def kinds(case: Case, call: Call = call) -> set[str]:
                 alone = self._compared([replace(call, case=case)], declared, made.working, samples=_CONFIRMING)
-                return bool([*alone.reasons(), *self._ended])
+                return {found.kind for found in (*alone.reasons(), *self._ended)}
 
-            is_wrong = fails(call.case)
-            checked.append(of_alone(reason, right=not is_wrong))
+            wrong = kinds(call.case)
+            checked.append(of_alone(reason, right=not wrong))
             if smallest is not None:
                 continue
             case = call.case
-            if is_wrong:
+            if wrong:
                 clock = Stopwatch()
+                fails = partial(_are_among, wrong, kinds)  # a smaller call may be invalid, and fail otherwise
                 case = shrink(case, fails, lambda clock=clock: clock.seconds() < _SHRINK_SECONDS)  # type: ignore[misc]
             smallest = Smallest(
                 checked[-1].kind, in_dtype(case, made.working).describe(), _code(self, call, case, made.working)
             )
         return _first_of_each(checked), smallest
+
+
+def _are_among(wrong: set[str], kinds: Callable[[Case], set[str]], case: Case) -> bool:
+    return bool(wrong & kinds(case))
 
 
 def _rights(session: Session, calls: Sequence[Call]) -> dict[int, Right]:

@@ -82,8 +82,13 @@ class Watch:
         """
         self.seen: dict[str, str] = {}
         self._files = [] if reference_file is None else _files_of(reference_file.resolve())
-        self._before = {id(owner): (owner, dict(_names(owner))) for owner in (*_WATCHED, *ours)}
+        self._owners = (*_WATCHED, *ours)
+        self.begin()
         sys.addaudithook(self._hear)
+
+    def begin(self) -> None:
+        """Take everything as it is now for the judge's own."""
+        self._before = {id(owner): (owner, dict(_names(owner))) for owner in self._owners}
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):

@@ -447,7 +447,12 @@ def serve_candidate(job: Job, reference: Source, forbidden: Sequence[str], chann
     if not reference.spec:
         watch.guard(reference.obj)
     try:
-        runner = Runner(job.source.load(), job.positions, is_as_written=job.is_as_written)
+        is_known, target = job.source.uses_triton, job.source.load()
+        if not is_known:  # what it imports may use Triton, though its source does not show that
+            watch.patches()
+            enter_for_object(target)
+            watch.begin()
+        runner = Runner(target, job.positions, is_as_written=job.is_as_written)
     except PullbackError as error:
         channel.send("refused", error=type(error).__name__, message=str(error))
         return

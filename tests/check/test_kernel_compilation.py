@@ -56,6 +56,17 @@ def test_kernel_for_one_dtype_is_refused_in_another_that_is_given(dtype, count):
     assert len(findings("Narrow", X.to(dtype))) == count
 
 
+def test_hint_is_about_types_where_the_message_is():
+    (finding,) = findings("Double", X)
+    assert finding.hint == "Triton's compiler rejects this line; see its message"
+    (finding,) = findings("Narrow", X)
+    assert finding.hint.startswith("give each variable one type and shape")
+
+
+def test_kernel_that_fails_when_interpreted_is_left_out():
+    assert findings("Misspelt", X) == []
+
+
 def test_guessed_call_that_may_not_fit_is_no_error():
     assert [finding.severity for finding in findings("Scaled")] == ["warning"]
     assert [finding.severity for finding in findings("Scaled", X, torch.tensor(3.0))] == ["error"]

@@ -293,7 +293,8 @@ def test_undefined_name_in_a_forward_is_not_answered_by_other_inputs():
 
 
 def test_name_that_a_pasted_example_lacks_is_named(tmp_path):
-    (tmp_path / "pasted.py").write_text("class Op(torch.autograd.Function):\n    pass\n")
+    methods = "    forward = staticmethod(lambda ctx, x: x)\n    backward = staticmethod(lambda ctx, g: g)\n"
+    (tmp_path / "pasted.py").write_text(f"class Op(torch.autograd.Function):\n{methods}")
     (finding,) = pullback.check(str(tmp_path / "pasted.py")).findings
     assert (finding.rule, finding.hint) == ("PB001", "define torch, or import it")
 

@@ -136,7 +136,7 @@ def _ensure_known(forbidden: str, *targets: Any) -> None:
     homes = (torch.ops.aten, torch, torch.nn.functional, torch.special, torch.linalg, torch.fft)
     is_operator = any(hasattr(home, f"{before}{last}") for home in homes for before in ("", "_", "native_"))
     files = [path.parent for t in targets if isinstance(t, str) and (path := parse_target(t).path) is not None]
-    near = [folder.joinpath(*name.split(".")) for folder in files]
+    near = [folder.joinpath(*name.split(".")) for folder in files if all(name.split("."))]
     is_module = any(path.is_dir() or path.with_suffix(".py").exists() for path in near) or name in sys.modules
     if not (namespace not in ("", "aten") or is_operator or is_module or locate(name)):
         raise OptionError(f"--forbid: no operator or module {forbidden!r}")

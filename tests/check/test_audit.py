@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.autograd import Function
 
+import pullback
 from pullback.check.clock import Stopwatch
 from pullback.check.contexts.eager import base_setting
 from pullback.check.find.discover import subject_of
@@ -289,6 +290,13 @@ def test_undefined_name_in_a_forward_is_not_answered_by_other_inputs():
     assert found(events) == [("PB001", "warning", "unaudited")]
     assert "scael" in events.findings[0].message
     assert "--inputs" not in events.findings[0].hint
+
+
+def test_name_that_a_pasted_example_lacks_is_named(tmp_path):
+    methods = "    forward = staticmethod(lambda ctx, x: x)\n    backward = staticmethod(lambda ctx, g: g)\n"
+    (tmp_path / "pasted.py").write_text(f"class Op(torch.autograd.Function):\n{methods}")
+    (finding,) = pullback.check(str(tmp_path / "pasted.py")).findings
+    assert (finding.rule, finding.hint) == ("PB001", "define torch, or import it")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,64 @@ def inputs():
 """
 
 
+SAVED = """
+import torch, triton, triton.language as tl
+
+
+@triton.jit
+def double_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, 2 * tl.load(x + i, mask=i < n, other=0.0), mask=i < n)
+
+
+def doubled(x):
+    x, y = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    double_kernel[(triton.cdiv(x.numel(), 16),)](x, y, x.numel(), BLOCK=16)
+    return y
+
+
+class InBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y * y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return doubled(g * y * y)
+
+
+class InForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y, z = x.exp(), x.square()
+        ctx.save_for_backward(x, y, z)
+        return doubled(y * z)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y, z = ctx.saved_tensors
+        return 2 * g * (y * z + 2 * x * y)
+"""
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("name", "cause", "hint"),
+    [
+        ("InBackward", "; its backward launches kernels, which PyTorch does not differentiate", "is_grad_enabled"),
+        ("InForward", "; it uses 2 saved tensors that are neither inputs nor outputs", "recompute the rest"),
+    ],
+)
+def test_second_derivative_is_lost_in_kernels_or_in_saved_tensors(tmp_path, name, cause, hint):
+    (tmp_path / "saved.py").write_text(SAVED)
+    found = the_error(pullback.check(f"{tmp_path}/saved.py:{name}", X, select=("PB404",), budget=3))
+    assert cause in found.message
+    assert hint in found.hint
+
+
 @needs_interpreter
 @pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "status"), [("(16,)", 0), ("(16, 17)", 1)])

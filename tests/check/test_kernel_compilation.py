@@ -60,6 +60,17 @@ def test_buffer_that_an_earlier_call_made_in_float64_refuses_nothing():
     assert findings("Kept", X) == []
 
 
+def test_hint_is_about_types_where_the_message_is():
+    (finding,) = findings("Double", X)
+    assert finding.hint == "Triton's compiler rejects this line; see its message"
+    (finding,) = findings("Narrow", X)
+    assert finding.hint.startswith("give each variable one type and shape")
+
+
+def test_kernel_that_fails_when_interpreted_is_left_out():
+    assert findings("Misspelt", X) == []
+
+
 def test_guessed_call_that_may_not_fit_is_no_error():
     assert [finding.severity for finding in findings("Scaled")] == ["warning"]
     assert [finding.severity for finding in findings("Scaled", X, torch.tensor(3.0))] == ["error"]

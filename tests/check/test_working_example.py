@@ -1,5 +1,7 @@
 """The working example of an audit: doubts about guessed inputs, and their effect on severities."""
 
+import re
+
 import pytest
 import torch
 from torch.autograd import Function
@@ -243,7 +245,9 @@ def test_guess_for_which_the_gradient_is_right_is_preferred():
         audit, _ = guessed(target)
         assert audit.base.required_property == fit
         assert all(f.severity == "warning" for f in found(target, "PB101"))
-        assert any(f"right for {fit}" in f.message for f in found(target, "PB101"))
+        (told,) = (f for f in found(target, "PB101") if f"right for {fit}" in f.message)
+        assert re.search(r", and wrong for other guesses: for \w+ of shape \(.*\) the gradient of ", told.message)
+        assert told.hint.startswith("if other shapes are valid, this is a bug; ")
 
 
 class SquaredError(Function):
@@ -328,6 +332,6 @@ def test_labels_for_which_the_gradient_is_right_are_preferred():
     assert set(audit.base.values[1].flatten().tolist()) <= {0.0, 1.0}
     (finding,) = found(OfLabels, "PB101")
     assert finding.severity == "warning"
-    assert "that of x is" in finding.message
+    assert "for one of them the gradient of x is" in finding.message
     x, y = normal(3, 5), normal(3, 5)
     assert {f.severity for f in found(OfLabels, "PB101", x, y)} == {"error"}

@@ -16,6 +16,12 @@ def doubled_kernel(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def misspelt_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.sigmod(tl.load(x + i, mask=i < n, other=0.0)), mask=i < n)
+
+
+@triton.jit
 def masked_kernel(x, out, n, is_masked: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     y = tl.load(x + i, mask=i < n, other=0.0)
@@ -79,6 +85,18 @@ class Double(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return called(doubled_kernel, g)
+
+
+class Misspelt(torch.autograd.Function):
+    """2 x, with a kernel of the backward that names what Triton does not have."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return called(misspelt_kernel, g)
 
 
 class DoubleForward(torch.autograd.Function):

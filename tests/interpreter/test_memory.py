@@ -74,10 +74,10 @@ def accumulate(x, total, HOW: tl.constexpr):
 @pytest.mark.parametrize(
     ("how", "what"),
     [
-        ("stores", "it and program (1, 0, 0) store different values in element 0 of total"),
+        ("stores", "programs (0, 0, 0) and (1, 0, 0) store different values in element 0 of total"),
         ("reads back", "read element 1 of total after program (1, 0, 0) wrote it"),
         ("in place", "store to element 0 of x after program (3, 0, 0) read it"),
-        ("lanes", "two of its lanes store different values in element 0 of total"),
+        ("lanes", "program (0, 0, 0): two of its lanes store different values in element 0 of total"),
         ("equal", ""),
         ("atomic", ""),
         ("own", ""),
@@ -86,7 +86,7 @@ def accumulate(x, total, HOW: tl.constexpr):
 def test_races(how, what):
     x, total = torch.arange(4, dtype=torch.float64), torch.zeros(16, dtype=torch.float64)
     world = launch(accumulate, x, total, grid=(4,), HOW=how)
-    races = [each.what for each in world.irregularities if each.kind == "data-race"]
+    races = [each.told for each in world.irregularities if each.kind == "data-race"]
     assert len(races) == len(world.irregularities) == (what != "")
     assert all(what in race for race in races)
 
@@ -105,6 +105,13 @@ def test_a_read_of_what_nobody_wrote():
     world = launch(double, x, y, 8, MASKED=True, BLOCK=8)
     assert [(each.kind, each.argument) for each in world.irregularities] == [("uninitialised-memory", "x")]
     assert world.irregularities[0].what == "load of element 5 of x, which was never written"
+
+
+def test_an_atomic_addition_to_what_nobody_wrote():
+    x, total = torch.ones(4, dtype=torch.float64), torch.zeros(16, dtype=torch.float64)
+    total.numpy()[0] = POISON
+    world = launch(accumulate, x, total, grid=(4,), HOW="atomic")
+    assert [each.what for each in world.irregularities] == ["atomic_add on element 0 of total, which was never written"]
 
 
 def test_float32_memory_is_read_and_written_in_its_own_type():

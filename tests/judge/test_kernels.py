@@ -93,7 +93,7 @@ def judged(tmp_path):
             "tl.store(y + i, a * a, mask=(i < n) & (i > 1))",
             "wrong",
             "memory",
-            "2 of 35 elements of a result are memory",
+            "2 of 35 elements of output 0 are memory",
         ),
         ("pass", "cheats", "unwritten", "it hands out memory that it never wrote"),
         ("tl.store(y + i, libdevice.rcbrt(a), mask=i < n)", "inconclusive", "not-interpreted", "libdevice.rcbrt"),
@@ -244,7 +244,7 @@ def test_kernels_get_inputs_that_are_sliced_with_a_step(tmp_path):
     (tmp_path / "candidate.py").write_text(blocks.replace("y.contiguous()", "y"))
     found = pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, *flat, seed=0)
     assert (found.verdict, found.reasons[0].kind) == ("wrong", "layout"), found
-    assert "for sliced with a step inputs" in found.reasons[0].message
+    assert "for inputs sliced with a step" in found.reasons[0].message
     (tmp_path / "candidate.py").write_text(blocks)
     assert pullback.judge(f"{tmp_path}/candidate.py:Add", torch.add, *flat, seed=0).is_right
 

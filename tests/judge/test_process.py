@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import pullback
+from pullback.judge.api import _ensure_known
 from pullback.judge.wire import received, sent
 
 from ..check.making import normal
@@ -112,6 +113,21 @@ def test_random_reference_is_inconclusive():
 def test_discontinuous_reference_is_inconclusive():
     verdict = pullback.judge(lambda x: 0 * x, lambda x: (1e18 * x).sin(), normal(4, 5))
     assert (verdict.verdict, kinds(verdict)) == ("inconclusive", {"blunt"})
+
+
+@pytest.mark.parametrize("name", ["nosuchop", "torch.nosuchop", "aten::nosuchop", "nosuch.module", ""])
+def test_unknown_name_cannot_be_forbidden(name):
+    with pytest.raises(pullback.OptionError, match=f"--forbid: no operator or module '{name}'"):
+        pullback.judge(torch.sin, torch.sin, torch.ones(2), forbid=[name])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["softmax", "_softmax", "torch.layer_norm", "aten::mm", "mine::op", "numpy", "torch.nn.functional", "beside"],
+)
+def test_names_that_can_be_forbidden(tmp_path, name):
+    (tmp_path / "beside.py").write_text("")
+    _ensure_known(name, f"{tmp_path}/beside.py:f", torch.sin)
 
 
 def test_options_are_checked():

@@ -263,6 +263,17 @@ def test_single_finding_is_printed_in_full(severity):
     assert "help: Multiply the cotangent by the mask." in text
 
 
+def test_infos_of_one_rule_are_printed_in_full_beside_what_did_not_run():
+    unreached = of_rule(replace(INFO, message="No call takes line 3."), "PB908")
+    not_run = of_rule(replace(INFO, verdict="ok", message="Rules did not run."), "PB006")
+    for subjects in (1, 2):
+        text = render_text(report(unreached, not_run, subjects=subjects))
+        assert "No call takes line 3." in text
+        assert "info PB006" in text
+        assert "Rules did not run." not in text
+    assert "Rules did not run." in render_text(report(not_run))
+
+
 def test_guessed_inputs_are_marked():
     alone, *_ = report(WRONG).subjects
     guessed = replace(alone, measured=replace(alone.measured, guessed=True))

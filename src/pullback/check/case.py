@@ -14,13 +14,18 @@ from pullback._torch import tree_flatten, tree_unflatten
 from pullback.dtypes import has_derivative
 
 IF_IT_FITS = ", if that fits"
+"""Suffix of the label of a case that may be an invalid input."""
 _LAYOUTS = {
     "sliced with a step": "inputs sliced with a step",
     "non-zero storage offset": "inputs at an offset in their storage",
     "part of wider tensors": "inputs that are part of wider tensors",
 }
 """Phrases for inputs of other strides."""
-"""Suffix of the label of a case that may be an invalid input."""
+
+
+def in_layout(label: str) -> str:
+    """Return the words for inputs of a layout: "transposed inputs", "inputs sliced with a step"."""
+    return _LAYOUTS.get(label, f"{label} inputs")
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class Case:
         """The special property as words after "with": "size 3 -> 4", "transposed inputs"."""
         if not self.layout_only or "inputs" in self.label or self.label.endswith("expanded"):
             return self.label
-        return _LAYOUTS.get(self.label, f"{self.label} inputs")
+        return in_layout(self.label)
 
     def describe(self) -> str:
         """Return the shapes and dtypes of the tensors and the label, in one short line."""

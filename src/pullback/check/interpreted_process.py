@@ -139,5 +139,5 @@ def _answered(subject: Subject, case: Case) -> dict[str, Any]:
                 continue
         results.append((found.outputs, found.gradients))
         for one in world.irregularities[:1]:
-            irregular = f"kernel {one.kernel} ({Path(one.file).name}:{one.line}), program {one.program}: {one.what}"
+            irregular = f"kernel {one.kernel} ({Path(one.file).name}:{one.line}), {one.told}"
     return {"results": results, "irregular": irregular, "error": error}

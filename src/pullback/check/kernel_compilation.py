@@ -93,7 +93,10 @@ def _like(audit: ExampleFacts) -> Case:
 
 
 def _launches(audit: ExampleFacts) -> list[tuple[KernelRun, Specialisation]]:
-    """Return the launches of other types or constants, each with the first run that makes it."""
+    """Return the launches of other types or constants, each with the first run that makes it.
+
+    A kernel that raises when interpreted is left out: its error is reported already.
+    """
     start = audit.clock.seconds()
     found: dict[Any, tuple[KernelRun, Specialisation]] = {}
     for index, run in enumerate(kernel_runs(audit)):
@@ -101,7 +104,8 @@ def _launches(audit: ExampleFacts) -> list[tuple[KernelRun, Specialisation]]:
             continue
         as_written = _as_written(audit, _as_given(audit, run.case))
         if as_written is not None:
-            new = as_written.world.specialisations
+            world = as_written.world
+            new = {key: one for key, one in world.specialisations.items() if one.function not in world.failed}
             found |= {key: (as_written, one) for key, one in new.items() if key not in found}
     return list(found.values())
 

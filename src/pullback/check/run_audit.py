@@ -40,6 +40,7 @@ from pullback.report.text import ranges
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _UNIMPORTED = re.compile(r"\bcould not be imported: ")
+_UNDEFINED_AT_IMPORT = re.compile(r"\bcould not be imported: NameError: name '(\w+)' is not defined")
 _UNDEFINED = re.compile(r"(most often|do not work:) forward raised NameError: ")
 _OF_A_KERNEL = re.compile(r"KernelError: (\w+) \(([^()]+:\d+)\)")
 _OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps|active drivers|not interpreted", re.IGNORECASE)
@@ -186,6 +187,8 @@ def unaudited(subject: Subject, why: str) -> Finding:
             hint = "its Triton kernels can be interpreted without a GPU: pip install triton"
     elif _UNDEFINED.search(why):
         hint = "define that name where the function is defined: no inputs can help"
+    elif absent := _UNDEFINED_AT_IMPORT.search(why):
+        hint = f"define {absent[1]}, or import it"
     elif _UNIMPORTED.search(why):
         hint = "make its module importable here: what runs at import belongs under `if __name__ == '__main__':`"
     elif why.startswith(LACKS):
@@ -199,7 +202,8 @@ def unaudited(subject: Subject, why: str) -> Finding:
     elif is_given and (at := _OF_A_KERNEL.search(why)):
         hint = f"the kernel {at[1]} cannot run on these inputs, or not at all: look at {at[2]}"
     elif is_given:
-        hint = "give arguments that the function accepts, one of them at least a floating or complex tensor on the CPU"
+        one = "at least one of them a floating-point or complex tensor on the CPU"
+        hint = f"give arguments that the function accepts, {one}"
     rule = rule_named("unaudited")
     assert rule is not None
     return Finding(
@@ -250,19 +254,25 @@ class _Sink:
 
 def _only_in_domain(audit: Audit) -> Finding:
     fit = audit.base.required_property
-    what = f"the gradient is right for {fit}, and wrong for other guesses"
     result = audit.refuted
     assert result is not None
     with_gradient = [c for c in result.wrong if result.gradients[c.input_index] is not None]
     worst = max(with_gradient or result.wrong, key=lambda c: c.weight)
     name = result.case.names[result.case.wrt[worst.input_index]]
-    transpose = "look for a missing transpose" if fit.endswith("matrices") else "it is wrong for them"
-    hint = f"if others should work too, {transpose}; if not, say so in the docstring and give inputs"
+    is_of_shapes = "dimension" in fit or "size 1" in fit
+    inputs = zip(result.case.wrt, result.case.tensors, strict=True)
+    shapes = " and ".join(f"{result.case.names[p]} of shape {tuple(t.shape)}" for p, t in inputs)
+    where = f"for {shapes}" if is_of_shapes else "for one of them"
+    numbers = f"{where} the gradient of {name} is {show(worst.got)}, and the derivative of the forward"
+    what = f"the gradient is right for {fit}, and wrong for other guesses: {numbers} {show(worst.expected)}"
+    fault = "look for a missing transpose" if fit.endswith("matrices") else "this is a bug"
+    others = "other shapes" if is_of_shapes else "other inputs"
+    hint = f"if {others} are valid, {fault}; if not, say so in the docstring and give --inputs"
     return audit.finding(
         "wrong-vjp",
         "warning",
         "inconclusive",
-        f"{what}: that of {name} is {show(worst.got)} there, and the derivative of the forward {show(worst.expected)}",
+        what,
         case=result.case,
         evidence=audit.evidence(result, worst),
         tail=gradient_and_quotient(audit, result, worst),

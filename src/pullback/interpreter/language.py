@@ -521,8 +521,9 @@ def _atomic(name: str) -> Builtin:
         parts = [pointer, new] if mask is None else [pointer, new, _value(m, mask)]
         address, data, *where = aligned(*parts)
         change, at_once = _CHANGES[name]
+        lanes = where[0] if where else None
         found = m.space.update(
-            address, data, where[0] if where else None, change, None if m.is_used else at_once, m.programs
+            f"atomic_{name}", address, data, lanes, change, None if m.is_used else at_once, m.programs
         )
         return Value(found, dtype)
 
@@ -542,7 +543,9 @@ def atomic_cas(m: Machine, pointer: Value, cmp: Any, val: Any, sem: Any = None, 
     if before.size != 1:
         raise UnsupportedError("atomic_cas of a block: not interpreted")
     wanted = before.reshape(-1)[0]
-    found = m.space.update(address, after, None, lambda old, x: x if old == wanted else old, None, m.programs)
+    found = m.space.update(
+        "atomic_cas", address, after, None, lambda old, x: x if old == wanted else old, None, m.programs
+    )
     return Value(found, dtype)
 
 

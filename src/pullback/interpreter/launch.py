@@ -84,7 +84,13 @@ def run(kernel: Any, args: tuple[Any, ...], grid: Any, options: Mapping[str, Any
     for hook in getattr(kernel, "pre_run_hooks", ()):
         hook(*args, **options)
     size = _grid(grid, dict(bound.arguments))
-    _Launch(source, size, world()).run(dict(bound.arguments))
+    try:
+        _Launch(source, size, world()).run(dict(bound.arguments))
+    except UnsupportedError:
+        raise
+    except KernelError:
+        world().failed.add(kernel.fn)
+        raise
 
 
 def _grid(grid: Any, arguments: dict[str, Any]) -> tuple[int, int, int]:
@@ -180,7 +186,9 @@ class _Launch:
         _, lines = self._world.stores.setdefault(storage_of(stored), (stored, set()))
         lines.add((self._source.name, *self._machine.place()))
 
-    def _note(self, kind: Any, memory: Memory | None, element: int | None, program: int, what: str) -> None:
+    def _note(
+        self, kind: Any, memory: Memory | None, element: int | None, program: int, what: str, rival: int | None = None
+    ) -> None:
         file, line = self._machine.place()
         known = self._world.irregularities + self._suspects
         if any((each.kind, each.file, each.line) == (kind, file, line) for each in known):
@@ -188,8 +196,8 @@ class _Launch:
         name = "" if memory is None else str(memory)
         # Kernels load whole blocks, part of which nobody wrote, and choose the rest by `tl.where`.
         told = self._suspects if kind == "uninitialised-memory" else self._world.irregularities
-        place = self._space.place(program)
-        told.append(Irregularity(kind, self._source.name, file, line, place, name, element, what))
+        place, other = self._space.place(program), None if rival is None else self._space.place(rival)
+        told.append(Irregularity(kind, self._source.name, file, line, place, name, element, what, other))
 
 
 def _is_constexpr(source: Source, name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,8 +24,14 @@ _NOBODY = -1
 
 _POISON_BITS = np.array([POISON]).view(np.uint64)[0]
 
-Note = Callable[[str, "Memory | None", int | None, int, str], None]
-"""Called with the kind of an irregular access, its memory and element, a program, and a clause that tells it."""
+
+class Note(Protocol):
+    """Takes note of irregular accesses."""
+
+    def __call__(
+        self, kind: str, memory: Memory | None, element: int | None, program: int, what: str, rival: int | None = None
+    ) -> None:
+        """Note what a program, and a rival if there is one, does to an element; the clause `what` tells it."""
 
 
 @dataclass(slots=True)
@@ -186,7 +192,7 @@ class Space:
             data = memory.elements(held)
             got = np.zeros(index.size, held) if data is None else data[index]
             if memory.has_poison:
-                self._read_poison(memory, index, at, got, shape, programs)
+                self._read_poison(memory, index, at, got, shape, programs, "load of")
             if data is not None:
                 self._read(memory, index, at, shape, programs)
             if out is None and at is None:
@@ -209,6 +215,7 @@ class Space:
 
     def update(
         self,
+        name: str,
         address: Array,
         value: Array,
         mask: Array | None,
@@ -219,6 +226,7 @@ class Space:
         """Change elements one lane after the other; return what each lane found.
 
         Args:
+            name: name of the operation, for messages.
             address, value, mask: as of `store`.
             change: returns the new element for an old one and the value.
             at_once: a ufunc that does the same for all lanes, where what they found is not asked for.
@@ -236,7 +244,7 @@ class Space:
                 continue
             lanes = new if at is None else new[at]
             if memory.has_poison:
-                self._read_poison(memory, index, at, data[index], shape, programs)
+                self._read_poison(memory, index, at, data[index], shape, programs, f"{name} on")
                 self.keeps_unwritten |= bool((data[index].view(np.uint64) == _POISON_BITS).any())
             self._look_for_nan(lanes)
             memory.is_written = True
@@ -306,14 +314,21 @@ class Space:
         return np.repeat(each, rest) if at is None else np.asarray(each[at // rest])
 
     def _read_poison(
-        self, memory: Memory, index: Array, at: Array | None, got: Array, shape: tuple[int, ...], programs: Array
+        self,
+        memory: Memory,
+        index: Array,
+        at: Array | None,
+        got: Array,
+        shape: tuple[int, ...],
+        programs: Array,
+        does: str,
     ) -> None:
         unwritten = got.view(np.uint64) == _POISON_BITS
         if unwritten.any():
             self._has_read_unwritten = True
             k = int(np.flatnonzero(unwritten)[0])
             program, element = _program_of(k if at is None else int(at[k]), shape, programs), int(index[k])
-            clause = f"load of element {element} of {memory}, which was never written"
+            clause = f"{does} element {element} of {memory}, which was never written"
             self._note("uninitialised-memory", memory, element, program, clause)
 
     def _look_for_nan(self, new: Array) -> None:
@@ -347,10 +362,12 @@ class Space:
             rivals = np.flatnonzero(index == index[k])
             others = lanes[rivals[lanes[rivals] != lanes[k]]]
             program, element = _one_of(lanes[k]), int(index[k])
-            who = f"it and program {self.place(_one_of(others[0]))}" if others.size else "two of its lanes"
-            who = "several programs" if lanes[k] < 0 else who
-            clause = f"{who} store different values in element {element} of {memory}"
-            self._note("data-race", memory, element, program, clause)
+            clause = f"store different values in element {element} of {memory}"
+            if lanes[k] < 0 or not others.size:
+                clause = f"{'several programs' if lanes[k] < 0 else 'two of its lanes'} {clause}"
+                self._note("data-race", memory, element, program, clause)
+            else:
+                self._note("data-race", memory, element, program, clause, rival=_one_of(others[0]))
         if not self.is_ordered and changes.any():
             where = np.flatnonzero(changes)
             touched, by = index[where], lanes[where]

@@ -35,6 +35,7 @@ class Irregularity:
         argument: the parameter whose memory it is; "" if the address is of none.
         element: the index of the first such element in its storage; `None` if the address is of none.
         what: a clause that tells it.
+        rival: the index of another program that does it, too.
     """
 
     kind: Kind
@@ -45,6 +46,14 @@ class Irregularity:
     argument: str
     element: int | None
     what: str
+    rival: tuple[int, int, int] | None = None
+
+    @property
+    def told(self) -> str:
+        """The program, or both of them, and what they do."""
+        if self.rival is not None:
+            return f"programs {self.program} and {self.rival} {self.what}"
+        return f"program {self.program}: {self.what}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +102,7 @@ class World:
         padding: what a block pointer without `padding_option` gives beyond its bounds.
         irregularities: the first of each kind at each line.
         launches: number of launches.
+        failed: functions of the kernels that raised, but for what the interpreter lacks.
         blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
         configurations: the largest number of configurations of an autotuner.
         ways: file and line of each `if` that ran, and whether its condition was "true" or "false"; of each loop that
@@ -123,6 +133,7 @@ class World:
     padding: float = 0.0
     irregularities: list[Irregularity] = field(default_factory=list)
     launches: int = 0
+    failed: set[FunctionType] = field(default_factory=set)
     blocks: set[int] = field(default_factory=set)
     configurations: int = 1
     ways: set[Way] = field(default_factory=set)

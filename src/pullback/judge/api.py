@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from pullback.check.cases.shrink import shrink
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.band import Precision, cast
 from pullback.check.find.kernels import entering_lines
-from pullback.check.find.target import function_names, parse_target, similar
+from pullback.check.find.target import function_names, locate, parse_target, similar
 from pullback.check.runner.process import GIBIBYTE, ensure_can_fork
 from pullback.check.subject import device_of
 from pullback.errors import OptionError, PullbackError, TargetError
@@ -101,6 +102,8 @@ def judge(
     for name, number in (("seconds", seconds), ("memory", memory)):
         if not 0 < number < math.inf:
             raise OptionError(f"{name} must be a positive number, not {number!r}")
+    for name in forbid:
+        _ensure_known(name, candidate, reference)
     if (device := device_of((inputs, kwargs or {}))) is not None:
         raise OptionError(f"the example is on {device}: give it on the CPU")
     ensure_can_fork()
@@ -122,6 +125,25 @@ def _ensure_named(spec: str) -> None:
     if not target.name:
         names = similar("", function_names(spec))
         raise TargetError(f"name a function of {target.where}, as in {target.where}:NAME{names}")
+
+
+def _ensure_known(forbidden: str, *targets: Any) -> None:
+    """Ensure that a name is that of an operator or a function of PyTorch, or of a module.
+
+    Those of other namespaces of operators ("mine::op") may be registered later.
+
+    Raises:
+        OptionError: if it is neither.
+    """
+    namespace, _, name = forbidden.rpartition("::")
+    last = name.rpartition(".")[2].strip("_")
+    homes = (torch.ops.aten, torch, torch.nn.functional, torch.special, torch.linalg, torch.fft)
+    is_operator = any(hasattr(home, f"{before}{last}") for home in homes for before in ("", "_", "native_"))
+    files = [path.parent for t in targets if isinstance(t, str) and (path := parse_target(t).path) is not None]
+    near = [folder.joinpath(*name.split(".")) for folder in files if all(name.split("."))]
+    is_module = any(path.is_dir() or path.with_suffix(".py").exists() for path in near) or name in sys.modules
+    if not (namespace not in ("", "aten") or is_operator or is_module or locate(name)):
+        raise OptionError(f"--forbid: no operator or module {forbidden!r}")
 
 
 @dataclass

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pullback.check.case import Case, is_differentiable
+from pullback.check.case import Case, in_layout, is_differentiable
 from pullback.check.cases.domain import Domain
 from pullback.check.cases.layouts import LAYOUTS
 from pullback.check.cases.sizes import changes, resized
@@ -150,7 +150,7 @@ class Calls:
             fresh = self.fresh(base)
             chosen = [p for p, t in fresh.strided.items() if applies(t) and t.numel() and p in fresh.wrt]
             if chosen:
-                yield Call(fresh.map_distinct(chosen, change, label), f"{label} inputs", "layout")
+                yield Call(fresh.map_distinct(chosen, change, label), in_layout(label), "layout")
 
     def _swapped(self, t: Tensor) -> Tensor:
         """Two inner elements swapped: sums, and the first and last elements, stay."""

@@ -286,7 +286,11 @@ class Runner:
                 result.error = describe_error(error.error)
         self._held = leaves
         if world is not None:
-            result.irregular = _irregular(world, [*result.outputs, *result.gradients])
+            asked = call.mask or (True,) * len(case.wrt)
+            wrt = [case.names[p] for p, asks in zip(case.wrt, asked, strict=True) if asks]
+            named: list[tuple[str, Tensor | None]] = [(f"output {k}", out) for k, out in enumerate(result.outputs)]
+            named += [(f"the gradient of {name}", g) for name, g in zip(wrt, result.gradients, strict=False)]
+            result.irregular = _irregular(world, named)
         result.after = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         return result
 
@@ -386,13 +390,13 @@ def _strided_as(like: Tensor, t: Tensor) -> Tensor:
     return t.new_zeros(length).as_strided(like.shape, like.stride()).copy_(t) if is_apart else t
 
 
-def _irregular(world: World, results: Sequence[Tensor | None]) -> str:
+def _irregular(world: World, results: Sequence[tuple[str, Tensor | None]]) -> str:
     """Describe the first irregular access to memory, or a result that is unwritten in part; "" if there is none."""
     for one in world.irregularities:
-        return f"kernel {one.kernel} ({Path(one.file).name}:{one.line}), program {one.program}: {one.what}"
-    for t in results:
+        return f"kernel {one.kernel} ({Path(one.file).name}:{one.line}), {one.told}"
+    for name, t in results:
         if t is not None and 0 < (count := int(is_unwritten(t).sum())) < t.numel():
-            return f"{count} of {t.numel()} elements of a result are memory that no kernel wrote"
+            return f"{count} of {t.numel()} elements of {name} are memory that no kernel wrote"
     return ""
 
 

@@ -34,6 +34,8 @@ _TEXT_WIDTH = 80
 _BLOCK_LINES = 12
 _OF_ONE_POINT = "PB3"
 """Family whose messages already contain the numbers and the input."""
+_NOT_RUN = "PB006"
+"""Rule that reports what did not run."""
 
 
 class Detail(Enum):
@@ -79,18 +81,18 @@ def render(report: ReportData, console: Console, in_full: bool = False, advise_f
         in_full: print every finding in full, with a script.
         advise_fix: whether to name `--fix`, if there is an error.
     """
-    of_one_rule = _is_of_one_rule(report)
+    only_rule = _only_rule_of(report)
     shown: list[Finding] = []
     dropped: list[Finding] = []
     infos: list[Finding] = []
     for finding in report.findings:
-        if in_full or of_one_rule:
+        if in_full or finding.rule == only_rule:
             shown.append(finding)
         elif is_dropped(finding):
             dropped.append(finding)
         else:
             (infos if finding.severity == "info" else shown).append(finding)
-    detail = Detail.FULL if in_full else Detail.ONE if of_one_rule or len(report.subjects) == 1 else Detail.MANY
+    detail = Detail.FULL if in_full else Detail.ONE if only_rule or len(report.subjects) == 1 else Detail.MANY
     heading = _heading_of(report.subjects[0]) if len(report.subjects) == 1 else None
     if heading is None and report.subjects:
         print_table(report, console, in_full)
@@ -107,9 +109,14 @@ def render(report: ReportData, console: Console, in_full: bool = False, advise_f
         _print_summary(report, console, bool(infos or dropped))
 
 
-def _is_of_one_rule(report: ReportData) -> bool:
-    """Whether all findings are of one rule, as with `--select`; then infos are printed like other findings."""
-    return len({finding.rule for finding in report.findings}) == 1
+def _only_rule_of(report: ReportData) -> str:
+    """Return the rule of all findings, as with `--select`, or "": its infos are printed like other findings.
+
+    What did not run is no finding of another rule.
+    """
+    rules = {finding.rule for finding in report.findings}
+    rules = rules - {_NOT_RUN} or rules
+    return rules.pop() if len(rules) == 1 else ""
 
 
 def _print_end(report: ReportData, console: Console, advise_fix: bool) -> None:

@@ -424,10 +424,22 @@ def test_unauditable_names_are_refused(write, name, message):
         ("book.ipynb", "is a notebook: call pullback.check"),
         ("ops.py", r"no custom function in ops\.py\. To audit another callable: ops\.py:f$"),
         ("math", "no custom function in math"),
+        (
+            "kernels.py",
+            r"no custom function in kernels\.py, only Triton kernels: name the function that launches them$",
+        ),
+        ("both.py", r"To audit another callable: both\.py:launch$"),
     ],
 )
 def test_invalid_targets_are_refused(write, target, message):
     write("ops.py", "def f(x): return x\n")
+    kernel = (
+        "class KernelInterface:\n    __call__ = print\n\ndef jit(f):\n    made = KernelInterface()\n"
+        "    made.__module__ = f.__module__\n    return made\n"
+    )
+    write("triton_like.py", kernel)
+    write("kernels.py", "from triton_like import jit\n@jit\ndef kernel(x): pass\n")
+    write("both.py", "from triton_like import jit\n@jit\ndef kernel(x): pass\ndef launch(x): return x\n")
     write("bad.py", "x = 1\ny = (\n")
     write("raises.py", "raise ValueError('first line\\nsecond line')\n")
     write("exits.py", "raise SystemExit(2)\n")

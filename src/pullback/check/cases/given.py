@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from typing import Any
@@ -11,6 +12,9 @@ from pullback.check.find.resolve import load_function
 from pullback.check.find.target import parse_target
 from pullback.check.subject import Given, Inputs
 from pullback.errors import OptionError, TargetError
+
+_WITHOUT_GPU = re.compile(r"not compiled with CUDA enabled|Found no NVIDIA driver")
+"""Matches what PyTorch says where a tensor is to be made on a GPU and there is none."""
 
 
 def constant_inputs_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
@@ -60,7 +64,9 @@ def examples(spec: str) -> Callable[[Any, str], Inputs | None]:
         except Exception as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())
             called = f"{getattr(function, '__name__', 'FUNCTION')}({name})"
-            raise OptionError(f"--inputs {spec}: for {name}, it raised {said}. It was called as {called}.") from None
+            remedy = " Leave out device=: the audit moves the tensors." if _WITHOUT_GPU.search(said) else ""
+            what = f"for {name}, it raised {said}. It was called as {called}.{remedy}"
+            raise OptionError(f"--inputs {spec}: {what}") from None
 
     return given
 

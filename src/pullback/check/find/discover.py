@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from pullback.check.find.importing import import_all, unimported_root
-from pullback.check.find.kernels import is_interpreted
+from pullback.check.find.kernels import is_interpreted, is_kernel
 from pullback.check.find.modules import Home, home_of_module
 from pullback.check.find.objects import Discovered, describe, find_given, is_function, public_callables
 from pullback.check.find.resolve import Resolution, no_such_name, resolve
@@ -154,5 +154,8 @@ def _no_function(target: Target, homes: Sequence[Home]) -> str:
         return f"no custom function in what can be read of {target.where} ({failed[0].shown} {failed[0].why}{more})"
     if root.absent:
         return f"no custom function in {target.where} ({', '.join(root.absent)} could not be imported)"
-    name = next(iter(_callables(root)), "NAME")
+    names = _callables(root)
+    if not names and root.module is not None and any(map(is_kernel, vars(root.module).values())):
+        return f"no custom function in {target.where}, only Triton kernels: name the function that launches them"
+    name = next(iter(names), "NAME")
     return f"no custom function in {target.where}. To audit another callable: {target.where}:{name}"

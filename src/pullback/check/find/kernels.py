@@ -69,13 +69,18 @@ def uses_triton(obj: Any) -> bool:
     return any(_module_uses_triton(module) for module in _modules_of(obj))
 
 
+def is_kernel(obj: Any) -> bool:
+    """Whether an object is a kernel of Triton."""
+    return any(cls.__name__ == "KernelInterface" for cls in type(obj).__mro__)  # of Triton, which may be absent
+
+
 def ensure_no_kernel(obj: Any, name: str) -> None:
     """Ensure that an object is no kernel of Triton, which has no gradient.
 
     Raises:
         TargetError: if it is one.
     """
-    if any(cls.__name__ == "KernelInterface" for cls in type(obj).__mro__):  # of Triton, which may be absent
+    if is_kernel(obj):
         raise TargetError(f"{name} is a Triton kernel: name the Function that launches it")
 
 

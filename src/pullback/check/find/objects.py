@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from pullback import _torch
-from pullback.check.find.kernels import ensure_no_kernel
+from pullback.check.find.kernels import ensure_no_kernel, is_kernel
 from pullback.check.find.modules import Home, home_of_module
 from pullback.check.find.source import FunctionSource, own_functions, plain_function, source_of
 from pullback.check.find.syntax import positional_parameters
@@ -137,12 +137,13 @@ def describe(obj: Any, home: Home, what: str) -> Discovered:
 
 
 def public_callables(module: ModuleType, functions: bool = False) -> list[str]:
-    """Return the names of the callables that a module defines; of its classes the Functions, or none."""
+    """Return the names of callables that a module defines, without kernels; of its classes the Functions, or none."""
     return [
         name
         for name, value in vars(module).items()
         if callable(value)
         and answers(value)
+        and not is_kernel(value)
         and (not isinstance(value, type) or (functions and (is_function(value) or is_carried(value))))
         and not name.startswith("_")
         and getattr(value, "__module__", None) == module.__name__

@@ -95,8 +95,14 @@ def function_names(spec: str) -> list[str]:
         return []
     source = source_file(read(file), str(file))
     classes = [function.qualname for function in source.functions()]
-    functions = [node.name for node in source.tree.body if isinstance(node, ast.FunctionDef)]
+    functions = [n.name for n in source.tree.body if isinstance(n, ast.FunctionDef) and not _is_kernel(n)]
     return [name for name in classes + functions if "<locals>" not in name and not name.startswith("_")]
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    """Whether a function is decorated with `triton.jit`."""
+    called = (d.func if isinstance(d, ast.Call) else d for d in function.decorator_list)
+    return any(ast.unparse(decorator) in ("jit", "triton.jit") for decorator in called)
 
 
 def add_path(folder: Path) -> None:

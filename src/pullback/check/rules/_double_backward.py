@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,8 +10,9 @@ import torch
 from pullback.check.case import Case
 from pullback.check.cases.repro import bind, definition
 from pullback.check.derivative.agreement import show
+from pullback.check.find.kernels import recording
 from pullback.check.find.syntax import decorator_names
-from pullback.check.trial import standard_cotangents
+from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
@@ -32,6 +34,18 @@ def runs_without_grad(audit: Audit) -> bool:
     source = audit.subject.source
     backward = source.methods.get("backward") if source else None
     return backward is not None and bool({"no_grad", "inference_mode"} & decorator_names(backward))
+
+
+def launches_kernels(audit: Audit) -> bool:
+    """Whether the backward launches interpreted kernels."""
+    if not audit.subject.is_interpreted:
+        return False
+    with recording() as world, suppress(Raised):
+        run = forward(audit.subject, audit.base)
+        before = world.launches
+        vjp(run, standard_cotangents(run.roots, run.differentiable))
+        return world.launches > before
+    return False
 
 
 def silently_wrong(
@@ -70,14 +84,14 @@ def silently_wrong(
         case=case,
         evidence=evidence,
         tail=_tail(audit, second, case),
-        hint=_OF_KERNELS if audit.subject.is_interpreted else hint,
+        hint=_OF_KERNELS if launches_kernels(audit) else hint,
     )
 
 
 _OF_KERNELS = (
     "PyTorch does not differentiate kernels: begin the backward with `if torch.is_grad_enabled(): raise "
-    "NotImplementedError('no second derivative')`, without `@once_differentiable`: that disables gradients there, and "
-    "itself raises only if the incoming gradient requires grad"
+    "NotImplementedError('no second derivative')`, without `@once_differentiable`, which disables gradients there and "
+    "does not raise in torch.autograd.grad"
 )
 
 

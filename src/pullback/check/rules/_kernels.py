@@ -53,12 +53,12 @@ def may_misfit(audit: Audit) -> bool:
 
 
 def _irregular(audit: Audit, rule: str, run: KernelRun, found: Irregularity, hint: str) -> Finding:
-    where = f"kernel {found.kernel} ({shown_line(found.file, found.line)}), program {found.program}"
+    where = f"kernel {found.kernel} ({shown_line(found.file, found.line)})"
     finding = audit.finding(
         rule,
         "error",
         "wrong",
-        f"{where}: {found.what}" + (f"; with {run.case.phrase}" if run.case.is_variant else ""),
+        f"{where}, {found.told}" + (f"; with {run.case.phrase}" if run.case.is_variant else ""),
         case=run.case,
         tail=[
             audit.outs,

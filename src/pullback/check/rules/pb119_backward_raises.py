@@ -227,7 +227,7 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
 
 def _hint(case: Case, error: Raised) -> str:
     if not case.is_variant and "KernelError: " in str(error):
-        return "the kernel cannot run: mend it at that line"
+        return "fix the kernel at that line"
     if case.layout_only:
         return "use reshape, or .contiguous(), where a view is taken"
     if case.doubtful:

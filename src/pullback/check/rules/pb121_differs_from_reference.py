@@ -70,6 +70,9 @@ if TYPE_CHECKING:
     from pullback.check.audit import Audit
 
 _NARROW = (torch.bfloat16, torch.float16, torch.float32)
+_HINT = (
+    "the function and the reference disagree: one of them is wrong. If they are meant to differ, do not pass reference="
+)
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -172,7 +175,7 @@ def _difference(
         case=result.case,
         evidence=Evidence(expected, got, bar, index, name, "float64", int(wrong.sum()), wrong.numel()),
         tail=[*lines, f"print('got', got{subscript(index)}.item(){part}, 'and the reference', {source_of(expected)})"],
-        hint="derive forward and backward from one formula; a formula that is meant to differ is no reference",
+        hint=_HINT,
     )
 
 

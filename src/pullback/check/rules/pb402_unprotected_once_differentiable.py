@@ -70,8 +70,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         audit,
         "PB402",
         second,
-        "make the backward differentiable; if that is impossible, replace `@once_differentiable`, which raises only if "
-        "the incoming gradient requires grad, by `if torch.is_grad_enabled(): raise …`",
+        "make the backward differentiable; if that is impossible, replace `@once_differentiable`, which raises only in "
+        "`.backward()`, and only if the incoming gradient requires grad, by `if torch.is_grad_enabled(): raise …`",
         because=", although the backward is marked once_differentiable",
     )
 

@@ -47,10 +47,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.rules._double_backward import is_once_differentiable, runs_without_grad, silently_wrong
+from pullback.check.rules._double_backward import (
+    is_once_differentiable,
+    launches_kernels,
+    runs_without_grad,
+    silently_wrong,
+)
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
-from pullback.report.text import count
 
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
@@ -67,11 +71,17 @@ def _run(audit: Audit) -> Iterator[Finding]:
         "PB404",
         second,
         "save inputs and outputs only and recompute the rest in backward, or return the intermediate as an output",
-        because=(
-            f"; it uses {count(second.hidden, 'saved tensor')} that {'is' if second.hidden == 1 else 'are'} neither "
-            "input nor output, and so a constant to double backward"
-        ),
+        because=f"; {_cause(audit, second.hidden)}",
     )
+
+
+def _cause(audit: Audit, hidden: int) -> str:
+    if launches_kernels(audit):
+        return "its backward launches kernels, which PyTorch does not differentiate"
+    treats = "so double backward treats"
+    if hidden == 1:
+        return f"it uses 1 saved tensor that is neither an input nor an output, {treats} it as a constant"
+    return f"it uses {hidden} saved tensors that are neither inputs nor outputs, {treats} them as constants"
 
 
 RULE = Rule(__doc__, runtime=_run, blames="backward", kinds=("function",), early=2, column="double backward", proves=2)

@@ -83,7 +83,7 @@ from pullback.report.model import Finding
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
 
-_HINT = "fill the buffer with torch.zeros, or write every element of it before"
+_HINT = "allocate the buffer with torch.zeros, or write every element before the kernel reads it"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

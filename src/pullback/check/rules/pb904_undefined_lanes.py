@@ -45,7 +45,7 @@ import triton.language as tl
 
 @triton.jit
 def energy_kernel(x, out, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     a = tl.load(x + i, mask=i < n, other=0.0)
     tl.atomic_add(out, tl.sum(a * a, 0))
 

@@ -49,12 +49,13 @@ import triton.language as tl
 
 @triton.jit
 def mean_kernel(x, y, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     i = tl.arange(0, BLOCK)
     for start in range(0, n, BLOCK):
-        a = tl.load(x + tl.program_id(0) * n + start + i, mask=start + i < n, other=0.0)
+        a = tl.load(x + row * n + start + i, mask=start + i < n, other=0.0)
         total += a.to(tl.float32)
-    tl.store(y + tl.program_id(0), tl.sum(total, 0) / n)
+    tl.store(y + row, tl.sum(total, 0) / n)
 
 class Mean(torch.autograd.Function):
     @staticmethod

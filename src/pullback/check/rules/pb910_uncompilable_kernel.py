@@ -15,8 +15,9 @@ anything runs. So the kernel passes every test on the CPU, and raises at its fir
 
 ## Limits
 Only the front end runs: a kernel that needs too much shared memory, or that a later pass rejects, is not reported. Nor
-are a failed `tl.static_assert`, a type that an H100 lacks and a launch with float64 tensors. If the example is float64,
-a kernel that compiles for bfloat16 or float16 is not reported either. The constants of a guessed call may not fit each
+is a kernel that fails when interpreted: [PB119](pb119.md) or [PB001](pb001.md) reports that. A failed
+`tl.static_assert`, a type that an H100 lacks and a launch with float64 tensors are not reported either. If the example
+is float64, nor is a kernel that compiles for bfloat16 or float16. The constants of a guessed call may not fit each
 other, and a function need not take every size: so the finding is a warning on a guessed call, and at other sizes or
 numbers than those of the example. If the compiler asks for other sizes of blocks on a variant, there is no finding. The
 rule runs only where kernels are interpreted: with Triton installed and no accelerator.
@@ -84,6 +85,7 @@ def inputs():
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -100,9 +102,14 @@ if TYPE_CHECKING:
 
 _MOST = 3
 """Number of findings."""
-_HINT = "give each variable one type and shape, in all branches and iterations; constants are tl.constexpr"
-
-_OF_SIZES = f"{_HINT}; if the function is not meant for these sizes, let it raise an error that says so"
+_CHANGES_TYPE = re.compile(
+    r"Mismatched type for|redefines it as|inconsistent types|Loop-carried variable|changed type|Return type mismatch"
+    r"|cannot reassign constexpr .* in the loop"
+)
+"""Matches messages about a variable that changes its type or shape in a branch or a loop."""
+_ONE_TYPE = "give each variable one type and shape, in all branches and iterations; constants are tl.constexpr"
+_SEE_MESSAGE = "Triton's compiler rejects this line; see its message"
+_OF_SIZES = "if the function is not meant for these sizes, let it raise an error that says so"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -112,6 +119,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _finding(audit: Audit, found: Uncompilable) -> Finding:
     where = f"kernel {found.kernel} ({shown_line(found.file, found.line)})"
+    hint = _ONE_TYPE if _CHANGES_TYPE.search(found.message) else _SEE_MESSAGE
     calls = [f"out = fn({call_text(found.case)})", audit.outs, *backward_lines(found.outputs)]
     finding = audit.finding(
         "PB910",
@@ -126,12 +134,12 @@ def _finding(audit: Audit, found: Uncompilable) -> Finding:
             "print(*interpreter.refusals(world), sep='\\n')",
             "assert interpreter.refusals(world)",
         ],
-        hint=_HINT,
+        hint=hint,
     )
     if found.case.doubtful or may_misfit(audit):
         finding = replace(finding, severity="warning", verdict="inconclusive", hint=MAY_MISFIT)
     elif has_other_sizes(audit, found.case):
-        finding = replace(finding, severity="warning", hint=_OF_SIZES)
+        finding = replace(finding, severity="warning", hint=f"{hint}; {_OF_SIZES}")
     return at_line(audit, finding, found.file, found.line)
 
 

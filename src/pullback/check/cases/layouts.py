@@ -25,7 +25,7 @@ def other_layouts(case: Case) -> Iterator[Case]:
         if chosen:
             yield case.map_distinct(chosen, change, label, layout_only=True)
     wide = {
-        p: _within(t, 1 + k) for k, (p, t) in enumerate(case.strided.items()) if p not in case.captured and t.ndim > 1
+        p: within(t, 1 + k) for k, (p, t) in enumerate(case.strided.items()) if p not in case.captured and t.ndim > 1
     }
     if wide:
         yield case.with_values(wide, "part of wider tensors", layout_only=True)
@@ -67,7 +67,7 @@ def sliced(t: Tensor) -> Tensor:
     return wide[..., ::2]
 
 
-def _within(t: Tensor, more: int) -> Tensor:
+def within(t: Tensor, more: int) -> Tensor:
     """Return the values of `t` as part of a tensor with longer rows, as of queries, keys and values in one tensor."""
     wide = t.new_zeros((*t.shape[:-1], t.shape[-1] + more))
     wide[..., : t.shape[-1]] = t

@@ -73,6 +73,7 @@ class Host(TorchFunctionMode):
     ) -> Any:
         """Call a function of PyTorch with what is on the CPU, and float64 if the world lifts."""
         kwargs = kwargs or {}
+        world().ensure_not_endless()
         if func in _ATTRIBUTES and _is_of_torch(sys._getframe(1)):
             return func(*args, **kwargs)
         if func is torch.Tensor.cuda:

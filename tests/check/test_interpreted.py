@@ -477,6 +477,14 @@ def test_offsets_of_loaded_rows_overflow(name, expected):
 
 
 @needs_interpreter
+@pytest.mark.slow
+def test_a_loop_with_as_many_rounds_as_there_are_rows_is_left_out():
+    x = torch.randn(6, 5, dtype=torch.float64)
+    report = pullback.check(f"{FILE}:ScaledInChunks", x, select="PB906", budget=5)
+    assert {finding.rule for finding in report.findings} <= {"PB006"}
+
+
+@needs_interpreter
 def test_a_name_without_a_value_is_an_error_with_an_option_too():
     report = pullback.check(f"{FILE}:WithoutFactor", X, select="PB119", budget=5)
     assert reported(report) == {("PB119", "error")}

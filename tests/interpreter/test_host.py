@@ -203,6 +203,47 @@ def test_host_code_has_a_gpu_and_its_caller_none():
     assert printed.split() == ["True", "False"]
 
 
+def test_the_active_device_is_that_of_tensors():
+    printed = output_of("""
+        import triton
+        DEVICE = triton.runtime.driver.active.get_active_torch_device()
+        x = torch.zeros(3, device=DEVICE)
+        def asked():
+            y = torch.empty(2, device=DEVICE).to(DEVICE)
+            return x.device == DEVICE == y.device, DEVICE == x.device, x.device != DEVICE, DEVICE != torch.device("cpu")
+        print(x.device == DEVICE, x.device != DEVICE, DEVICE.type, DEVICE.index, DEVICE)
+        print(*interpreter.hosting(asked)())
+        with interpreter.inside(interpreter.World(simulates=True)):
+            print(*interpreter.hosting(asked)())
+    """)
+    assert printed.splitlines() == ["True False cuda 0 cuda:0", *["True True False True"] * 2]
+
+
+def test_host_code_asks_for_index_memory_and_streams_of_the_device():
+    printed = output_of("""
+        def asked():
+            x = torch.zeros(3)
+            free, total = torch.cuda.mem_get_info()
+            properties = torch.cuda.get_device_properties(0)
+            assert free < total == properties.total_memory
+            assert properties.shared_memory_per_multiprocessor > properties.shared_memory_per_block_optin
+            stream, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event()
+            start.record()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                end.record(stream)
+            torch.cuda.current_stream().wait_event(end)
+            assert stream.record_event().query() and start.elapsed_time(end) >= 0
+            assert torch.cuda.is_bf16_supported(including_emulation=False)
+            return (
+                x.get_device(), torch.get_device(x), torch.cuda.current_stream().cuda_stream,
+                torch.cuda.is_current_stream_capturing(),
+            )
+        print(*interpreter.hosting(asked)(), torch.zeros(3).get_device())
+    """)
+    assert printed == "0 0 0 False -1\n"
+
+
 def test_host_code_sees_the_presented_dtype_where_tensors_are_lifted():
     printed = output_of("""
         def seen(x, labels):

@@ -453,6 +453,19 @@ def test_what_the_interpreter_lacks_is_told_from_what_triton_refuses(kernel, mes
         launch(kernel, doubles(4), N=4)
 
 
+@triton.jit
+def filled(x, N: tl.constexpr, IS_SQUARE: tl.constexpr):
+    block = tl.zeros((N, N), tl.float32) if IS_SQUARE else tl.arange(0, N)
+    tl.store(x, block.shape[0])
+
+
+@pytest.mark.parametrize("is_square", [False, True])
+def test_blocks_beyond_the_maximum_of_the_compiler_are_refused(is_square):
+    launch(filled, doubles(1), N=1 << 10, IS_SQUARE=is_square)
+    with pytest.raises(KernelError, match="has more than 1048576 elements"):
+        launch(filled, doubles(1), N=1 << (11 if is_square else 21), IS_SQUARE=is_square)
+
+
 class Row(NamedTuple):
     pointer: torch.Tensor
     length: int

@@ -157,6 +157,17 @@ def test_offsets_of_32_bits_overflow_in_huge_tensors(wide):
     assert told == ([] if wide else [("out-of-bounds", name, (len(x) - 4, 0, 0)) for name in "xy"])
 
 
+def test_a_simulation_ends_after_many_launches():
+    x = torch.empty(4, 600, dtype=torch.float64, device="meta")
+    world = World(simulates=True, launches=1000)
+    with pytest.raises(RuntimeError, match="not simulated"):
+        launch(rows, x, torch.empty_like(x), 600, 600, grid=(4,), WIDE=False, BLOCK=1024, world=world)
+    late = World(simulates=True, began=-1e9)
+    with pytest.raises(RuntimeError, match="not simulated"):
+        late.ensure_not_endless()
+    World(launches=1000).ensure_not_endless()
+
+
 def test_offsets_without_overflow_stay_within_huge_tensors():
     x = torch.empty(2**22 + 1, 600, dtype=torch.float64, device="meta")
     world = World(simulates=True, wraps=False)

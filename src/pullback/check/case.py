@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pullback._torch import tree_flatten, tree_unflatten
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 
 IF_IT_FITS = ", if that fits"
 """Suffix of the label of a case that may be an invalid input."""
@@ -260,7 +260,7 @@ def make_case(
 
 def is_differentiable(value: object) -> bool:
     """True for a floating or complex tensor."""
-    return isinstance(value, Tensor) and has_derivative(value)
+    return isinstance(value, Tensor) and has_reals(value)
 
 
 def copy_tensor(t: Tensor) -> Tensor:

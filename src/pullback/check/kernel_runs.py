@@ -24,7 +24,7 @@ from pullback.check.cases.search import leaves_bounds
 from pullback.check.find.kernels import is_unwritten, recording, uses_triton
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_integers
 
 if TYPE_CHECKING:
     from pullback.check.facts import ExampleFacts
@@ -355,7 +355,7 @@ def _shapes(case: Case) -> dict[int, torch.Size]:
 
 def _may_point(value: object) -> bool:
     """Whether an argument holds whole numbers, which may be indices or offsets."""
-    return isinstance(value, Tensor) and not has_derivative(value) and value.dtype != torch.bool
+    return isinstance(value, Tensor) and has_integers(value) and value.dtype != torch.bool
 
 
 def _leaves_bounds(audit: ExampleFacts, case: Case, change: dict[int, int]) -> bool:

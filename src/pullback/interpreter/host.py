@@ -23,11 +23,11 @@ from torch.overrides import TorchFunctionMode
 
 from pullback._torch.context import without_modes
 from pullback._torch.ops import custom_op_type, decorated_function
+from pullback.interpreter.streams import replace_streams
 from pullback.interpreter.worlds import POISON, presented, world
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _DTYPE, _DEVICE, _IS_CUDA = (getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "is_cuda"))
-_ATTRIBUTES = {_DTYPE, _DEVICE, _IS_CUDA}
 _EMPTY = {
     torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
 }  # fmt: skip
@@ -52,7 +52,13 @@ _NUMBERS = {
 }  # fmt: skip
 """Numbers that host code is given for tensors without memory: counts of 1, and conditions that hold."""
 _GPU = torch.device("cuda", 0)
+_ANSWERS = {_IS_CUDA: True, _DEVICE: _GPU, torch.Tensor.get_device: 0, torch.get_device: 0}
+"""What tensors say of the device that they are on."""
 _NAME = "NVIDIA H100 (interpreted)"
+_FREE, _MEMORY = 64 << 30, 80 << 30
+"""Bytes of its memory that are free, and all."""
+_RESERVED = 1024
+"""Bytes of shared memory per block that the driver keeps for itself."""
 _METHODS = ("forward", "backward", "setup_context", "jvp", "vjp")
 _OTHERS = ("torch", "triton", "pullback", "numpy")
 """Packages that use Triton, or may, whose functions are not kernels to audit."""
@@ -73,14 +79,13 @@ class Host(TorchFunctionMode):
     ) -> Any:
         """Call a function of PyTorch with what is on the CPU, and float64 if the world lifts."""
         kwargs = kwargs or {}
-        if func in _ATTRIBUTES and _is_of_torch(sys._getframe(1)):
+        world().ensure_not_endless()
+        if (func == _DTYPE or func in _ANSWERS) and _is_of_torch(sys._getframe(1)):
             return func(*args, **kwargs)
         if func is torch.Tensor.cuda:
             return args[0]
-        if func == _IS_CUDA:
-            return True
-        if func == _DEVICE:
-            return _GPU
+        if func in _ANSWERS:
+            return _ANSWERS[func]
         if self._device == "meta" and func in _NUMBERS:
             return _NUMBERS[func]
         if self._lifts:
@@ -118,7 +123,9 @@ class Host(TorchFunctionMode):
     def _here(self, x: Any, name: str = "") -> Any:
         if self._lifts and isinstance(x, torch.dtype) and x in _NARROW:
             return torch.float64
-        if isinstance(x, torch.device) or (isinstance(x, str) and (name == "device" or x.startswith("cuda"))):
+        if isinstance(x, torch.device | ActiveDevice) or (
+            isinstance(x, str) and (name == "device" or x.startswith("cuda"))
+        ):
             return self._device
         return self._device if name == "device" and isinstance(x, int) else x
 
@@ -263,8 +270,11 @@ def _device() -> SimpleNamespace:
     """Properties of the device, by the names of PyTorch."""
     properties = _properties()
     return SimpleNamespace(
-        multi_processor_count=properties["multiprocessor_count"], name=_NAME, total_memory=1 << 33, major=9, minor=0,
+        multi_processor_count=properties["multiprocessor_count"], name=_NAME, total_memory=_MEMORY, major=9, minor=0,
         warp_size=32, shared_memory_per_block_optin=properties["max_shared_mem"], gcnArchName="",
+        shared_memory_per_multiprocessor=properties["max_shared_mem"] + _RESERVED, shared_memory_per_block=48 << 10,
+        regs_per_multiprocessor=properties["max_num_regs"], max_threads_per_multi_processor=2048,
+        L2_cache_size=50 << 20,
     )  # fmt: skip
 
 
@@ -277,17 +287,19 @@ def _replace_driver() -> None:
         SimpleNamespace(
             get_current_target=lambda: target,
             get_current_device=lambda: 0,
-            get_active_torch_device=lambda: torch.device("cpu"),
+            get_active_torch_device=ActiveDevice,
             get_current_stream=lambda device=None: 0,
             utils=SimpleNamespace(get_device_properties=lambda device=0: _properties()),
         )
     )
     answers = {
         "get_device_capability": (9, 0), "current_device": 0, "get_device_name": _NAME, "synchronize": None,
-        "set_device": None,
+        "set_device": None, "mem_get_info": (_FREE, _MEMORY),
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda device=None, answer=answer: answer)
+    torch.cuda.is_bf16_supported = lambda including_emulation=True: True
+    replace_streams()
     setattr(torch.cuda, "get_device_properties", lambda device=None: _device())  # noqa: B010
     count = torch.cuda.device_count  # by which PyTorch itself looks for generators of random numbers
     torch.cuda.device_count = lambda: count() if _is_of_torch(sys._getframe(1)) else 1
@@ -295,6 +307,39 @@ def _replace_driver() -> None:
     torch.cuda.is_available = lambda: is_available() if _is_of_torch(sys._getframe(1)) else _is_hosted()
     for module in (torch.cuda, torch.cpu):
         module.device = _OnDevice  # type: ignore[attr-defined]
+
+
+class ActiveDevice(str):
+    """The device of Triton's driver, which scripts ask for where they begin, and later give to PyTorch.
+
+    It equals what tensors say that they are on, in host code and outside of it, where they are on the CPU.
+    """
+
+    __slots__ = ()
+    type = "cuda"
+    index = 0  # type: ignore[assignment]
+
+    def __new__(cls) -> ActiveDevice:
+        """Make the device, by the name of the one that PyTorch is to use."""
+        return super().__new__(cls, "cpu")
+
+    def __str__(self) -> str:
+        """Return the name that host code is told."""
+        return str(_GPU)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the device of a tensor."""
+        if isinstance(other, torch.device) and not _is_hosted():
+            return other.type == "cpu"
+        return str(other) in ("cuda", str(_GPU))
+
+    def __ne__(self, other: object) -> bool:
+        """Whether it is not."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Return the hash of the device of a tensor in host code."""
+        return hash(_GPU)
 
 
 class _OnDevice(contextlib.nullcontext[None]):

@@ -27,6 +27,7 @@ from pullback.interpreter.values import (
     broadcast_to,
     cast,
     common_type,
+    ensure_compilable,
     is_number,
     to_value,
 )
@@ -120,6 +121,7 @@ def arange(m: Machine, start: int, end: int) -> Value:
     start, end = _integer(start), _integer(end)
     if end <= start or (end - start) & (end - start - 1):
         raise KernelError(f"arange({start}, {end}): Triton needs a length that is a power of two")
+    ensure_compilable([end - start])
     m.world.blocks.add(end - start)
     return Value(np.arange(start, end, dtype=np.int32)[None], tl.int32)
 
@@ -128,7 +130,9 @@ def arange(m: Machine, start: int, end: int) -> Value:
 def full(m: Machine, shape: Sequence[Any], value: Any, dtype: Any) -> Value:
     """Return a block of one number."""
     scalar = value if isinstance(value, Value) else to_value(value, m.precision, dtype)
-    return broadcast_to(cast(scalar, dtype, m.precision), _shape_of(shape))
+    size = _shape_of(shape)
+    ensure_compilable(size)
+    return broadcast_to(cast(scalar, dtype, m.precision), size)
 
 
 @_builtin()

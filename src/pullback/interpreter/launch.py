@@ -114,6 +114,7 @@ class _Launch:
 
     def run(self, arguments: dict[str, Any]) -> None:
         world, count = self._world, int(np.prod(self._grid))
+        world.ensure_not_endless()
         world.launches += 1
         for axis, length in enumerate(self._grid):
             several = "several" if length > 1 else "one"

@@ -6,6 +6,7 @@ value. A type says what the kernel was told; how numbers of it are held is `Prec
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -313,16 +314,32 @@ def unary(op: str, x: Any, precision: Precision) -> Any:
     return x
 
 
+_MOST_ELEMENTS = 1 << 20
+"""Of a block, in Triton's compiler (`TRITON_MAX_TENSOR_NUMEL`)."""
+
+
+def ensure_compilable(shape: Sequence[int]) -> None:
+    """Ensure that the compiler takes a block of a shape.
+
+    Raises:
+        KernelError: if it is too large.
+    """
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise KernelError(f"a block of shape {tuple(shape)} has more than {_MOST_ELEMENTS} elements, Triton's maximum")
+
+
 def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the shape of several blocks combined.
 
     Raises:
-        KernelError: if they do not fit.
+        KernelError: if they do not fit, or the block would be too large.
     """
     try:
-        return tuple(np.broadcast_shapes(*shapes))
+        shape = tuple(np.broadcast_shapes(*shapes))
     except ValueError:
         raise KernelError(f"blocks of shapes {', '.join(map(str, shapes))} do not fit each other") from None
+    ensure_compilable(shape)
+    return shape
 
 
 def broadcast_to(x: Value, shape: tuple[int, ...]) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,11 @@ import torch
 
 POISON = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)[0]
 """What memory that nobody wrote holds: a NaN that no computation gives."""
+
+_LAUNCHES = 1000
+"""Number of launches after which a simulation ends."""
+_SECONDS = 4
+"""Seconds of processor time after which it ends: well before an audit that shows no sign of life is killed."""
 
 Way = tuple[str, int, str]
 """File and line of a statement, and the way that programs went there."""
@@ -115,6 +121,7 @@ class World:
         stores: of each storage that kernels wrote to, by its address: a tensor, which keeps it from being used again,
             and kernel, file and line of each store.
         specialisations: launches of other types or constants, by what tells them apart.
+        began: when it was made, in seconds of processor time.
     """
 
     lifts: bool = True
@@ -143,6 +150,18 @@ class World:
     loaded: dict[tuple[str, int], int] = field(default_factory=dict)
     stores: dict[int, tuple[torch.Tensor, set[tuple[str, str, int]]]] = field(default_factory=dict)
     specialisations: dict[tuple[Any, ...], Specialisation] = field(default_factory=dict)
+    began: float = field(default_factory=time.process_time)
+
+    def ensure_not_endless(self) -> None:
+        """Ensure that a simulation has launches and time left; to be called before each step of host code.
+
+        Raises:
+            RuntimeError: if it has not, as in a loop of as many rounds as a huge tensor has rows.
+        """
+        if self.simulates and (self.launches >= _LAUNCHES or time.process_time() - self.began > _SECONDS):
+            raise RuntimeError(
+                f"host code that takes more than {_LAUNCHES} launches, or {_SECONDS} s, is not simulated"
+            )
 
 
 _current = World()

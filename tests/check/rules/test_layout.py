@@ -116,6 +116,16 @@ def test_502_batch_transposed_cotangent_is_tried():
     assert message.startswith("with a batch-transposed cotangent, backward raised")
 
 
+def test_502_cotangent_that_is_part_of_longer_rows_is_tried():
+    def gradient(g, x):
+        rows = g if g.stride(-1) == 1 and all(g.stride()) else g.contiguous()
+        return 2 * x * rows.as_strided(x.shape, (x.shape[1], 1))
+
+    ((severity, message),) = found("PB502", squared(torch.square, gradient), normal(3, 5))
+    assert severity == "error"
+    assert message.startswith("with a narrowed cotangent, the gradient of x changes")
+
+
 def test_503_explicit_refusal_is_an_info():
     def value(x):
         if not len(x):

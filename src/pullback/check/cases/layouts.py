@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.structure import is_structured
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_integers, has_reals
 
 
 def other_layouts(case: Case) -> Iterator[Case]:
@@ -25,7 +25,7 @@ def other_layouts(case: Case) -> Iterator[Case]:
         if chosen:
             yield case.map_distinct(chosen, change, label, layout_only=True)
     wide = {
-        p: _within(t, 1 + k) for k, (p, t) in enumerate(case.strided.items()) if p not in case.captured and t.ndim > 1
+        p: within(t, 1 + k) for k, (p, t) in enumerate(case.strided.items()) if p not in case.captured and t.ndim > 1
     }
     if wide:
         yield case.with_values(wide, "part of wider tensors", layout_only=True)
@@ -43,7 +43,7 @@ def contiguous(case: Case) -> Case:
 
 def with_plain_indices(case: Case) -> Case:
     """Return a case whose vectors of whole numbers, such as offsets, are contiguous: callers rarely slice these."""
-    vectors = [p for p, t in case.strided.items() if t.ndim == 1 and not has_derivative(t) and not t.is_contiguous()]
+    vectors = [p for p, t in case.strided.items() if t.ndim == 1 and has_integers(t) and not t.is_contiguous()]
     return case.with_values({p: case.values[p].contiguous() for p in vectors}) if vectors else case
 
 
@@ -67,7 +67,7 @@ def sliced(t: Tensor) -> Tensor:
     return wide[..., ::2]
 
 
-def _within(t: Tensor, more: int) -> Tensor:
+def within(t: Tensor, more: int) -> Tensor:
     """Return the values of `t` as part of a tensor with longer rows, as of queries, keys and values in one tensor."""
     wide = t.new_zeros((*t.shape[:-1], t.shape[-1] + more))
     wide[..., : t.shape[-1]] = t
@@ -101,7 +101,7 @@ def other_dtypes(case: Case) -> Iterator[Case]:
     ):
         if any(case.values[p].is_complex() for p in case.wrt) and compl is None:
             continue
-        changed = {p: t.to(compl if t.is_complex() else real) for p, t in case.all_tensors.items() if has_derivative(t)}
+        changed = {p: t.to(compl if t.is_complex() else real) for p, t in case.all_tensors.items() if has_reals(t)}
         if any(changed[p].dtype != case.values[p].dtype for p in case.wrt):
             yield case.with_values(changed, str(real).removeprefix("torch."))
 
@@ -124,7 +124,7 @@ def widened(case: Case) -> Case:
     wide = {
         p: t.to(torch.complex128 if t.is_complex() else torch.float64)
         for p, t in case.all_tensors.items()
-        if has_derivative(t)
+        if has_reals(t)
     }
     return case.with_values({p: v for p, v in wide.items() if v.dtype != case.values[p].dtype})
 

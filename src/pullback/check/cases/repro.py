@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback._torch import tree_unflatten
+from pullback._torch import tree_leaves, tree_unflatten
 from pullback.check.case import Case
 from pullback.check.cases.templates import SmoothCallable
 from pullback.check.find.kernels import entering_lines
 from pullback.check.subject import Subject, on_device_lines
+from pullback.dtypes import is_opaque
 from pullback.report.evidence import ALTERED
 
 GAP = "..."
@@ -268,6 +269,8 @@ def bind_outs(result: object, asked: str = "o.requires_grad") -> str:
     """Return the line that binds `outs` to the tensors of `out`, a result like this one, for which `asked` holds."""
     if isinstance(result, Tensor):
         return "outs = [out]"
+    if any(isinstance(value, Tensor) and is_opaque(value) for value in tree_leaves(result)[0]):
+        asked += " and o.dtype.itemsize > 1"
     if isinstance(result, tuple | list) and all(isinstance(value, Tensor) for value in result):
         return f"outs = [o for o in out if {asked}]"
     leaves = "torch.utils._pytree.tree_leaves(out)"

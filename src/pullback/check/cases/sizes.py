@@ -33,7 +33,7 @@ from pullback.check.cases.structure import (
     is_structured,
     partitions,
 )
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_integers, has_reals, is_opaque
 
 PRIMES = (2, 7, 11)
 POINTS = (2, 3, 4)
@@ -314,7 +314,7 @@ _IMAGE = 4
 def _grown(t: Tensor, dim: int) -> Tensor:
     """Return a tensor with two more elements in a dimension."""
     grown = t.index_select(dim, torch.arange(t.shape[dim] + 2) % t.shape[dim])
-    return _shuffled(grown) if has_derivative(t) else grown
+    return _shuffled(grown) if has_reals(t) else grown
 
 
 def other_lengths(case: Case) -> Iterator[Case]:
@@ -355,7 +355,7 @@ def broadcasts(case: Case) -> Iterator[Case]:
 
 def _counts(value: object) -> bool:
     """Whether an argument holds whole numbers that may be indices or lengths."""
-    if not isinstance(value, Tensor) or has_derivative(value) or value.dtype == torch.bool:
+    if not isinstance(value, Tensor) or not has_integers(value) or value.dtype == torch.bool:
         return False
     return value.numel() > 0 and int(value.max()) > 0
 
@@ -511,9 +511,9 @@ def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
         new = change.get(size, size)
         if new != size:
             t = t.index_select(dim, torch.arange(new) % size)
-    if not has_derivative(t):
+    if has_integers(t):
         return _fit_indices(t, change)
-    if not grown or not t.numel():
+    if not grown or not t.numel() or is_opaque(t):
         return t
     return _mirrored(_shuffled(t), like)
 

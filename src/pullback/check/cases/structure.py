@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_integers, is_opaque
 
 
 def is_structured(t: Tensor) -> bool:
@@ -19,7 +19,7 @@ def is_structured(t: Tensor) -> bool:
     That is a tensor for which `is_fixed` is true, a symmetric matrix, or rows of length 1 or of sum 1: a forward may
     rely on it without a check, and its value elsewhere is meaningless.
     """
-    if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2:
+    if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2 or is_opaque(t):
         return False
     if is_fixed(t) or (t.ndim >= 2 and t.shape[-1] == t.shape[-2] and torch.allclose(t, t.mH)):
         return True
@@ -35,7 +35,7 @@ def has_unit_rows(t: Tensor) -> bool:
 
 def is_fixed(t: Tensor) -> bool:
     """Whether a tensor holds only zeros and ones, or is a triangular matrix: there are no other values of that kind."""
-    if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2:
+    if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2 or is_opaque(t):
         return False
     if bool(((t == 0) | (t == 1)).all()) and bool((t == 0).any() & (t == 1).any()):
         return True
@@ -45,7 +45,7 @@ def is_fixed(t: Tensor) -> bool:
 
 def is_permutation(t: Tensor) -> bool:
     """Whether each row or column holds every index once: an inverse of it may be among the arguments."""
-    if not t.ndim or t.numel() < 2 or t.dtype == torch.bool:
+    if not t.ndim or t.numel() < 2 or t.dtype == torch.bool or is_opaque(t):
         return False
     for dim in range(t.ndim):
         indices = torch.arange(t.shape[dim], dtype=t.dtype).reshape(-1, *(1 for _ in t.shape[dim + 1 :]))
@@ -56,7 +56,7 @@ def is_permutation(t: Tensor) -> bool:
 
 def are_distinct(value: object, fewest: int = 3) -> bool:
     """Whether an argument holds whole numbers that are all different, and enough of them to be no coincidence."""
-    if not isinstance(value, Tensor) or value.layout is not torch.strided or has_derivative(value):
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or not has_integers(value):
         return False
     return value.numel() >= fewest and value.unique().numel() == value.numel()
 
@@ -160,7 +160,7 @@ def partitions(base: Case) -> Iterator[Partition]:
     """Yield the integer tensors of an example that sum to one of its sizes, or end with it."""
     for p, t in enumerate(base.values):
         is_row = isinstance(t, Tensor) and t.ndim == 1 and t.numel() >= _SHORTEST and t.layout is torch.strided
-        if not is_row or t.dtype == torch.bool or has_derivative(t):
+        if not is_row or t.dtype == torch.bool or not has_integers(t):
             continue
         for q in base.wrt:
             for dim, size in enumerate(base.values[q].shape):

@@ -15,7 +15,7 @@ from pullback.check.cases.sizes import resized
 from pullback.check.cases.structure import are_distinct, is_fixed, is_permutation, is_structured, partitions
 from pullback.check.cases.templates import DISTANCES, SMOOTH
 from pullback.check.cases.words import Words
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_integers
 
 TINY = "tiny values"
 SPREAD = "values from -12 to 12"
@@ -41,7 +41,7 @@ def other_values(case: Case) -> Iterator[Case]:
 
 def of_whole_numbers(case: Case) -> Iterator[Case]:
     """Yield the case with other whole numbers among those that its tensors hold: one of them everywhere, reversed."""
-    integers = {p: t for p, t in case.all_tensors.items() if not has_derivative(t) and t.numel()}
+    integers = {p: t for p, t in case.all_tensors.items() if has_integers(t) and t.numel()}
     if integers and not any(is_permutation(v) for v in integers.values()):
         equal = {p: v.flatten()[:1].repeat(v.numel()).view(v.shape) for p, v in integers.items()}
         doubtful = case.doubtful or any(map(are_distinct, integers.values()))  # a scatter may rely on it
@@ -62,7 +62,7 @@ def some_ignored(case: Case) -> Iterator[Case]:
     for position, t in case.all_tensors.items():
         if position in parting:
             continue
-        if numbers and not has_derivative(t) and t.dtype != torch.bool and t.ndim == 1 and numbers[0] not in t:
+        if numbers and has_integers(t) and t.dtype != torch.bool and t.ndim == 1 and numbers[0] not in t:
             some = t.clone()
             some[::2] = numbers[0]
             yield case.with_values({position: some}, f"every other element of {case.names[position]} {numbers[0]}")
@@ -77,7 +77,7 @@ def all_ignored(case: Case) -> Case | None:
 
     That is in tensors of whole numbers which hold others, too, as labels do.
     """
-    tensors = {p: t for p, t in case.all_tensors.items() if not has_derivative(t) and t.dtype != torch.bool}
+    tensors = {p: t for p, t in case.all_tensors.items() if has_integers(t) and t.dtype != torch.bool}
     marked = {p: int(t.min()) for p, t in tensors.items() if t.numel() and int(t.min()) < 0 <= int(t.max())}
     if not marked:
         return None
@@ -132,7 +132,7 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
 
 def _may_stand_in(value: object) -> bool:
     """Whether an argument is one whole number in a tensor: it may stand in for indices that only a flag asks for."""
-    return isinstance(value, Tensor) and value.shape == (1,) and not has_derivative(value)
+    return isinstance(value, Tensor) and value.shape == (1,) and has_integers(value)
 
 
 def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:

@@ -22,7 +22,7 @@ from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.find.kernels import is_unwritten
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _run_seeded(subject: Subject, case: Case, numpy_seed: int | None = None) -> 
     if numpy_seed is not None:
         numpy.random.seed(numpy_seed)
     run = forward(subject, case)
-    values = [out.detach().clone() for out in run.outputs if has_derivative(out)]
+    values = [out.detach().clone() for out in run.outputs if has_reals(out)]
     try:
         return values, vjp(run, standard_cotangents(run.roots))
     except Raised:  # another rule's matter

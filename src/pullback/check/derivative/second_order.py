@@ -41,6 +41,7 @@ from pullback.check.trial import (
     standard_cotangents,
     vjp,
 )
+from pullback.dtypes import has_reals
 
 if TYPE_CHECKING:
     from pullback.check.facts import ExampleFacts
@@ -78,7 +79,7 @@ def _hidden(subject: Subject, case: Case) -> list[Tensor]:
         except Raised:
             return []
     kept = [t.detach() for call in calls for t in call.kept]
-    return [t.clone() for t in kept if t.is_floating_point() and (t.data_ptr(), t.shape) not in known]
+    return [t.clone() for t in kept if has_reals(t) and not t.is_complex() and (t.data_ptr(), t.shape) not in known]
 
 
 Status = Literal["ok", "wrong", "raised", "inconclusive"]

@@ -16,7 +16,7 @@ from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.find.kernels import as_written
 from pullback.check.subject import Subject
 from pullback.check.trial import ForwardRun, Raised, as_real, forward, vjp
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 from pullback.stable.formats import Floats, Format, Mask, format_of, widened
 
 Columns = Mapping[str, Floats]
@@ -89,7 +89,7 @@ class Elementwise:
                 points = at[name]
                 filled = self._filled(points)
                 changed[position] = torch.from_numpy(filled).to(dtype).reshape(-1, *shape[1:])
-            elif has_derivative(value):
+            elif has_reals(value):
                 changed[position] = value.to(_FEW_DIGITS).to(dtype)
         return self.base.with_values(changed, str(dtype).removeprefix("torch."))
 
@@ -112,7 +112,7 @@ class Elementwise:
     def holds_numbers(self) -> bool:
         """Whether a tensor of numbers is held fixed."""
         return any(
-            isinstance(value, Tensor) and has_derivative(value) and name not in self.names
+            isinstance(value, Tensor) and has_reals(value) and name not in self.names
             for name, value in zip(self.base.names, self.base.values, strict=True)
         )
 

@@ -22,7 +22,7 @@ from pullback.check.cases.structure import has_unit_rows, is_structured
 from pullback.check.find.kernels import as_written
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 
 _FACTORS = (1.0, 10.0, 100.0, 1e3, 1e4, 0.1, 1e-2, 1e-3, 1e-4)
 _GATE_FACTORS = (10.0, 30.0)
@@ -267,7 +267,7 @@ def _nudged(case: Case, by: float, seed: int) -> Case:
 
 def cast(case: Case, dtype: torch.dtype) -> Case:
     """Return the case with its floating tensors in a dtype; one passed twice stays one."""
-    floating = [p for p, t in case.all_tensors.items() if has_derivative(t)]
+    floating = [p for p, t in case.all_tensors.items() if has_reals(t)]
     return case.map_distinct(floating, lambda t: t.to(dtype))
 
 

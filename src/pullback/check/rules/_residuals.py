@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.trial import ForwardRun
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals, is_opaque
 from pullback.report.model import Evidence
 
 Origin = Literal["an input", "an output", "computed"]
@@ -29,6 +29,8 @@ def bytes_kept(got: int, needed: int = 0) -> Evidence:
 
 
 _FAR = 1e4
+_SIGN = 0x80
+"""The bit of the sign in a byte."""
 
 
 def altered(t: Tensor) -> list[Tensor]:
@@ -36,17 +38,25 @@ def altered(t: Tensor) -> list[Tensor]:
 
     Floating ones are of other sign, zero, far out and NaN, so that a comparison with any number comes out otherwise
     for one of them. Whole numbers stay between the least and the greatest there is, since they may be indices.
-    Sparse ones have the same places.
+    Sparse ones have the same places. Floats of a byte are zero, then of other sign.
     """
-    if t.layout == torch.sparse_coo and has_derivative(t):
+    if t.layout == torch.sparse_coo and has_reals(t):
         return [-3 * t.detach()] if bool(t.to_dense().any()) else []
     if t.layout != torch.strided or t.is_quantized or not t.numel():
         return []
     t = t.detach()
-    if has_derivative(t):
+    if is_opaque(t):
+        return _altered_bytes(t)
+    if has_reals(t):
         made = [-3 * t, *(torch.full_like(t, value) for value in (0.0, _FAR, -_FAR, torch.nan))]
     elif t.dtype == torch.bool:
         made = [~t]
     else:
         made = [t.max() + t.min() - t, torch.full_like(t, int(t.min())), torch.full_like(t, int(t.max()))]
     return [other for other in made if not torch.equal(other, t)]
+
+
+def _altered_bytes(t: Tensor) -> list[Tensor]:
+    plain = t.contiguous().view(torch.uint8)
+    made = [torch.zeros_like(plain), plain ^ _SIGN]
+    return [other.view(t.dtype) for other in made if not torch.equal(other, plain)]

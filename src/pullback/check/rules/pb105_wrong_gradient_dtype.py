@@ -60,7 +60,7 @@ from pullback.check.derivative.sampler import random_like
 from pullback.check.rules._reproduction import returned
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import ForwardRun, Raised, as_real, forward, standard_cotangents, vjp
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _with_all_digits(x: torch.Tensor, generator: torch.Generator) -> torch.Tenso
 
 
 def _floats(t: torch.Tensor) -> bool:
-    return has_derivative(t)
+    return has_reals(t)
 
 
 RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", needs_repeatable=False, of_weights="always")

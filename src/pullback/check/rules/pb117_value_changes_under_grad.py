@@ -51,7 +51,7 @@ from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import ForwardRun, Raised, forward
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ def _ways(audit: Audit) -> Iterator[tuple[str, Sequence[str], ForwardRun]]:
 
 
 def _differs(first: ForwardRun, second: ForwardRun, rounding: float | None = 0.0) -> TensorDifference | None:
-    floats = [
-        (a.detach(), b.detach()) for a, b in zip(first.outputs, second.outputs, strict=False) if has_derivative(a)
-    ]
+    floats = [(a.detach(), b.detach()) for a, b in zip(first.outputs, second.outputs, strict=False) if has_reals(a)]
     with torch.no_grad():
         return difference([a for a, _ in floats], [b for _, b in floats], rounding)
 

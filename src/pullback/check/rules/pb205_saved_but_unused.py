@@ -64,7 +64,7 @@ from pullback.check.derivative.agreement import difference
 from pullback.check.rules._residuals import Origin, altered, bytes_kept, origin
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents, vjp
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _are_all_differentiated(case: Case) -> bool:
     """Whether no argument is left whose gradient may depend on what is saved."""
-    return not any(has_derivative(t) and p not in case.wrt for p, t in case.all_tensors.items())
+    return not any(has_reals(t) and p not in case.wrt for p, t in case.all_tensors.items())
 
 
 def _first(audit: Audit, mask: Sequence[bool] | None = None, swap: _Swap | None = None) -> list[Tensor | None]:

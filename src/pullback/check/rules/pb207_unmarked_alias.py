@@ -51,7 +51,7 @@ from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import forward
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ _HINT = "return a copy (x.clone()), or change the input in place, call ctx.mark_
 
 def _shared_with(out: Tensor, inputs: list[Tensor]) -> int | None:
     """Return which input an output shares its memory with, without being that input, marked as changed."""
-    if not has_derivative(out) or not out.numel() or any(out is x for x in inputs):
+    if not has_reals(out) or not out.numel() or any(out is x for x in inputs):
         return None
     if any(t.layout != torch.strided for t in (out, *inputs)):
         return None

@@ -58,7 +58,7 @@ from pullback.check.rules._residuals import altered
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import ForwardRun, Raised, forward, standard_cotangents, vjp
 from pullback.check.weights import captured_tensors
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals, is_opaque
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if difference(expected, second, rounding=0.0):
         return  # determinism is another property
     tensors = enumerate(_tensors(audit.base_run)) if audit.subject.kind == "function" else ()
-    for position, t in sorted(tensors, key=lambda item: not has_derivative(item[1])):  # the worse finding first
+    for position, t in sorted(tensors, key=lambda item: not has_reals(item[1])):  # the worse finding first
         if id(t) in audit.base.shared_ids:
             continue  # a weight
         where = _after_change(audit, position, expected)
@@ -84,7 +84,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         name, expression = _named(audit, position)
         yield _finding(
             audit,
-            "error" if has_derivative(t) and not _is_our_idea(audit, position, expected) else "warning",
+            "error" if has_reals(t) and not _is_our_idea(audit, position, expected) else "warning",
             name,
             where,
             f"{expression}.copy_({_changed(t, expression)})",
@@ -170,8 +170,10 @@ def _tensors(run: ForwardRun) -> list[Tensor]:
 
 def _changed(t: Tensor, expression: str) -> str:
     """Return an expression for the new value of a tensor."""
-    if has_derivative(t):
+    if has_reals(t):
         return f"-3 * {expression}"
+    if is_opaque(t):
+        return f"torch.zeros_like({expression})"
     return f"~{expression}" if t.dtype == torch.bool else f"{expression}.max() + {expression}.min() - {expression}"
 
 

@@ -1,13 +1,13 @@
 """strided-cotangent-mishandled (PB502): a non-contiguous cotangent changes the gradient or makes the backward raise.
 
 ## What it finds
-The backward runs with cotangents that are transposed, expanded from one number, sliced with a step, and lazily
-conjugated. The gradients must equal those of contiguous cotangents with the same values.
+The backward runs with cotangents that are transposed, expanded from one number, sliced with a step, part of longer
+rows, and lazily conjugated. The gradients must equal those of contiguous cotangents with the same values.
 
 ## Why it hurts
-The cotangent of `out.sum()` is expanded, that of `out.t()` transposed, that of `torch.cat` a slice. A backward that
-reads it with the strides of the output, or takes a `view`, gets wrong rows, reads out of bounds, or raises. A test with
-contiguous cotangents, such as `gradcheck`, does not notice.
+The cotangent of `out.sum()` is expanded, that of `out.t()` transposed, that of `torch.cat` part of longer rows. A
+backward that reads it with the strides of the output, or takes a `view`, gets wrong rows, reads out of bounds, or
+raises. A test with contiguous cotangents, such as `gradcheck`, does not notice.
 
 ## Limits
 The rule runs on the example alone.
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 _CANCELLED = 1e-6
 """Of the usual gradient: less is rounding where all of it cancels, as after a mean is taken off."""
+_MORE = 3
+"""Elements by which rows are longer in memory, of cotangents that are part of them."""
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -136,11 +138,16 @@ def _sliced(g: Tensor) -> Tensor:
     return layouts.sliced(g) if g.ndim else g
 
 
+def _narrowed(g: Tensor) -> Tensor:
+    return layouts.within(g, _MORE) if g.ndim else g
+
+
 _CHANGES = (
     ("a transposed", _transposed),
     ("a batch-transposed", _batch_transposed),
     ("an expanded", _expanded),
     ("a sliced", _sliced),
+    ("a narrowed", _narrowed),
     ("a conjugated", lambda g: layouts.conjugated(g) if g.is_complex() else g),
 )
 

@@ -70,7 +70,7 @@ from pullback.check.derivative.agreement import difference
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _repeating(
 ) -> Iterator[tuple[str, Tensor, list[int]]]:
     """Yield the results that should repeat, with their names and the dimensions along which they should."""
     for position, value in enumerate(values):
-        if has_derivative(value):
+        if has_reals(value):
             yield f"output {position}", value.detach(), growth.dims(position)
     for name, x, gradient in zip(audit.names, audit.base.tensors, gradients, strict=True):
         dims = dims_of(x, growth.size)

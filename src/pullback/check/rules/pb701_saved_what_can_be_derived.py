@@ -56,7 +56,7 @@ from torch import Tensor
 from pullback.check.derivative.recorder import Trace, describe, equal, is_plain, size, trace
 from pullback.check.rules._residuals import bytes_kept
 from pullback.check.rules._rule import Rule
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _copies(found: Trace, far: Trace | None) -> dict[int, str]:
 
 def _what(found: Trace, k: int) -> str:
     t = found.computed[k]
-    if not has_derivative(t) or not is_plain(t):
+    if not has_reals(t) or not is_plain(t):
         return ""
     others = found.computed[:k]
     groups = (("an input", found.inputs), ("an output", found.run.outputs), ("another one that is kept", others))
@@ -133,7 +133,7 @@ def _pointwise(audit: Audit, found: Trace, rolled: Trace, rest: list[Tensor]) ->
         return
     outputs = [out for out in found.run.outputs if found.keeps(out) and is_plain(out)]
     for t in (*rest, *outputs):
-        if t.shape == widest.shape and has_derivative(t) and _rolls(t, found, rolled):
+        if t.shape == widest.shape and has_reals(t) and _rolls(t, found, rolled):
             what = "an output, which is" if any(t is out for out in outputs) else "which is"
             why = f"{what} kept as well as the inputs that determine it element by element"
             yield _finding(audit, "info", t, why)

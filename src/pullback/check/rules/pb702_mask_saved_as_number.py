@@ -53,6 +53,7 @@ from torch import Tensor
 from pullback.check.derivative.recorder import describe, is_plain, size, trace
 from pullback.check.rules._residuals import bytes_kept
 from pullback.check.rules._rule import Rule
+from pullback.dtypes import has_reals
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _is_mask(t: Tensor) -> bool:
-    return t.is_floating_point() and is_plain(t) and bool(((t == 0) | (t == 1)).all())
+    return has_reals(t) and not t.is_complex() and is_plain(t) and bool(((t == 0) | (t == 1)).all())
 
 
 RULE = Rule(__doc__, runtime=_run, kinds=("function",), shrinks=False, needs_cpu=True)

@@ -52,7 +52,7 @@ from torch import Tensor
 
 from pullback.check.derivative.recorder import BackwardOp, Trace, describe, equal, is_plain, storage_of, storages
 from pullback.check.rules._rule import Rule
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_reals
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def _known(found: Trace) -> Iterator[tuple[str, str, Tensor]]:
     """Yield the tensors available without computing: residuals, then the other outputs."""
     held = storages(found.run.inputs)
     for t in found.call.kept:
-        if has_derivative(t) and is_plain(t) and storage_of(t) not in held:
+        if has_reals(t) and is_plain(t) and storage_of(t) not in held:
             yield "a tensor that was kept", "warning", t
     for k, out in enumerate(found.run.outputs):
-        if has_derivative(out) and is_plain(out) and not found.keeps(out) and storage_of(out) not in held:
+        if has_reals(out) and is_plain(out) and not found.keeps(out) and storage_of(out) not in held:
             yield f"output {k}", "info", out
 
 

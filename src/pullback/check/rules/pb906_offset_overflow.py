@@ -14,7 +14,8 @@ vocabulary has 2³¹ elements. The kernel then reads and writes memory that is n
 A warning: many functions never see tensors of this size. One length is enlarged at a time. Numbers that host code reads
 from tensors (`.item()`) are 1, and floats that kernels load are 0. A loaded integer is the largest value that the line
 is expected to load, extrapolated from two runs, with the rows of the example and with twice as many. So an index of a
-row that the function computes grows; a label, or an index that is given, does not. The rule runs only where kernels are
+row that the function computes grows; a label, or an index that is given, does not. Host code is simulated up to 1000
+launches, or 4 seconds: a loop of as many rounds as there are rows ends there. The rule runs only where kernels are
 interpreted: with Triton installed and no accelerator.
 
 ## Bad

@@ -158,6 +158,45 @@ def test_masks_left_out_where_16_divides_a_size_and_a_later_block_does_not(tmp_p
     assert [f["rule"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"] == rules
 
 
+TUNED = """
+import torch, triton, triton.language as tl
+
+
+@triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"], RESET)
+@triton.jit
+def sum_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(y, tl.sum(tl.load(x + i, mask=i < n, other=0.0)))
+
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        y = x.new_zeros(())
+        sum_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x.contiguous(), y, x.numel())
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.expand(ctx.shape)
+"""
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("reset", "rules"),
+    [
+        ("", ["the result when the autotuner benchmarks the kernel first is not that of a later call"]),
+        ('reset_to_zero=["y"]', []),
+    ],
+)
+def test_benchmark_of_an_autotuner_that_adds_to_the_result(tmp_path, reset, rules):
+    (tmp_path / "sums.py").write_text(TUNED.replace("RESET", reset))
+    report = pullback.check(f"{tmp_path}/sums.py:Sum", X + 1, select="PB905", budget=3)
+    assert [f.message.partition(":")[0] for f in report.findings if f.severity == "error"] == rules
+
+
 @needs_interpreter
 def test_wrong_gradient_is_located_where_a_kernel_stores_it():
     found = the_error(pullback.check(f"{FILE}:WrongFormula", X, select="PB101", budget=3))

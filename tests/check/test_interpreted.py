@@ -237,6 +237,8 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
         ("Affine", (), set()),
         ("WrongAffine", (), {("PB101", "error")}),
         ("Narrow", (X[:5].bfloat16(),), set()),
+        ("Doubled", (X[:5],), set()),
+        ("DoubledInOneBlock", (X[:5],), {("PB101", "error")}),
     ],
 )
 def test_calls_that_no_example_makes(name, inputs, expected):

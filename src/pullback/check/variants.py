@@ -12,7 +12,7 @@ from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, values
 from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import ExampleFacts
-from pullback.check.optional_arguments import with_defaults, with_optional, without_optional
+from pullback.check.optional_arguments import with_defaults, with_numbers, with_optional, without_optional
 from pullback.check.trial import Raised, forward, is_freed
 
 
@@ -28,6 +28,7 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
         yield given, None
     for case in (*without_optional(audit), *with_optional(audit), *values.some_ignored(full)):
         yield case, None
+    yield from _in_domain(audit, with_numbers(audit))
     if audit.blocks:  # each option is a kernel of its own, and kernels take strides for granted
         yield from _in_domain(audit, options, sizes.around_blocks(base, audit.blocks))
         yield from _other_layouts(audit)

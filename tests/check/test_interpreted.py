@@ -198,6 +198,18 @@ def test_benchmark_of_an_autotuner_that_adds_to_the_result(tmp_path, reset, rule
 
 
 @needs_interpreter
+def test_first_call_of_a_counter_that_is_not_reset():
+    file = FILE.with_name("triton_variants.py")
+    assert not reported(pullback.check(f"{file}:Counted", X[:5], select="PB120", budget=3))
+    found = the_error(pullback.check(f"{file}:CountedOnce", X[:5], select="PB120", budget=3))
+    what = "equal calls after the first one in a process return another output 0: expected -4, got 0 at [0]"
+    assert found.message == what
+    first, second = printed_by(found.reproduce).split("second:")
+    assert "-4." in first
+    assert "-4." not in second
+
+
+@needs_interpreter
 def test_wrong_gradient_is_located_where_a_kernel_stores_it():
     found = the_error(pullback.check(f"{FILE}:WrongFormula", X, select="PB101", budget=3))
     line = found.location.line

@@ -260,3 +260,38 @@ class DoubledInOneBlock(Doubled):
     """Its backward takes one block alone, but where it negates."""
 
     rounds_up = False
+
+
+@triton.jit
+def counting_kernel(x, y, count, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    if tl.atomic_add(count, 1) == 0:
+        tl.store(y + i, 2.0 * tl.load(x + i, mask=i < n, other=0.0), mask=i < n)
+
+
+class Counted(torch.autograd.Function):
+    """Twice x, by the first program that counts itself."""
+
+    count = torch.zeros(1, dtype=torch.int32)
+    resets = True
+
+    @classmethod
+    def forward(cls, ctx, x):
+        y = torch.zeros_like(x)
+        counting_kernel[(2,)](x.contiguous(), y, cls.count, x.numel(), BLOCK=32)
+        if cls.resets:
+            cls.count.zero_()
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * torch.where(x == 0, 2.0, y / x)
+
+
+class CountedOnce(Counted):
+    """Its counter is never reset."""
+
+    count = torch.zeros(1, dtype=torch.int32)
+    resets = False

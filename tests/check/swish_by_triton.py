@@ -259,11 +259,12 @@ class LeakySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, initial_state=None, scale=None):
         ctx.has_state = initial_state is not None
-        return LeakySum.launch(x.contiguous(), initial_state, False) * (1.0 if scale is None else scale)
+        ctx.scale = 1.0 if scale is None else scale
+        return LeakySum.launch(x.contiguous(), initial_state, False) * ctx.scale
 
     @classmethod
     def differentiate(cls, ctx, g):
-        g = g.contiguous()
+        g = g.contiguous() * ctx.scale
         dh0 = torch.empty_like(g[:, 0]) if ctx.has_state else None
         dx = LeakySum.launch(g, dh0, True)
         return dx, dh0 if dh0 is None else dh0 * cls.factor, None

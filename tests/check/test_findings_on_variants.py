@@ -47,6 +47,28 @@ def test_sizes_stored_in_a_module_cause_no_finding():
     assert not loud(pullback.check(Algebra(), normal(3, 6), select=("PB1", "PB5")))
 
 
+class Some(Function):
+    """The sum of the squares of the first elements, whose backward differentiates them all."""
+
+    @staticmethod
+    def forward(ctx, x, count):
+        ctx.save_for_backward(x)
+        return x[:count].square().sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x, None
+
+
+@pytest.mark.parametrize(("count", "severity"), [(3, "warning"), (4, "error")])
+def test_gradient_of_what_is_ignored_at_another_size(count, severity):
+    def some(x):
+        return Some.apply(x, count)
+
+    assert loud(pullback.check(some, normal(3), select="PB101")) == {("PB101", severity)}
+
+
 class Rows(Function):
     """The first rows of x, as many as a table has, times the table: with fewer rows the backward raises."""
 

@@ -231,6 +231,57 @@ def test_masks_left_out_where_16_divides_a_size_and_a_later_block_does_not(tmp_p
     assert [f["rule"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"] == rules
 
 
+TUNED = """
+import torch, triton, triton.language as tl
+
+
+@triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"], RESET)
+@triton.jit
+def sum_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(y, tl.sum(tl.load(x + i, mask=i < n, other=0.0)))
+
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        y = x.new_zeros(())
+        sum_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x.contiguous(), y, x.numel())
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.expand(ctx.shape)
+"""
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("reset", "rules"),
+    [
+        ("", ["the result when the autotuner benchmarks the kernel first is not that of a later call"]),
+        ('reset_to_zero=["y"]', []),
+    ],
+)
+def test_benchmark_of_an_autotuner_that_adds_to_the_result(tmp_path, reset, rules):
+    (tmp_path / "sums.py").write_text(TUNED.replace("RESET", reset))
+    report = pullback.check(f"{tmp_path}/sums.py:Sum", X + 1, select="PB905", budget=3)
+    assert [f.message.partition(":")[0] for f in report.findings if f.severity == "error"] == rules
+
+
+@needs_interpreter
+def test_first_call_of_a_counter_that_is_not_reset():
+    file = FILE.with_name("triton_variants.py")
+    assert not reported(pullback.check(f"{file}:Counted", X[:5], select="PB120", budget=3))
+    found = the_error(pullback.check(f"{file}:CountedOnce", X[:5], select="PB120", budget=3))
+    what = "equal calls after the first one in a process return another output 0: expected -4, got 0 at [0]"
+    assert found.message == what
+    first, second = printed_by(found.reproduce).split("second:")
+    assert "-4." in first
+    assert "-4." not in second
+
+
 @needs_interpreter
 def test_wrong_gradient_is_located_where_a_kernel_stores_it():
     found = the_error(pullback.check(f"{FILE}:WrongFormula", X, select="PB101", budget=3))
@@ -271,6 +322,8 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
         ("Affine", (), set()),
         ("WrongAffine", (), {("PB101", "error")}),
         ("Narrow", (X[:5].bfloat16(),), set()),
+        ("Doubled", (X[:5],), set()),
+        ("DoubledInOneBlock", (X[:5],), {("PB101", "error")}),
     ],
 )
 def test_calls_that_no_example_makes(name, inputs, expected):

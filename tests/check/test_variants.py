@@ -1,10 +1,13 @@
 """Variants that depend on the function: an extra dimension, shared inputs, its own output."""
 
+import ast
+
 import pytest
 import torch
 from torch.autograd import Function
 
 import pullback
+from pullback.check.optional_arguments import _replaced_by_numbers
 from pullback.check.variants import of_its_own, variants_of, with_one_between
 
 from .making import audit_of, normal
@@ -86,3 +89,40 @@ def test_output_of_a_projection_is_tried_as_its_input():
 def test_output_equal_to_the_input_or_of_another_shape_is_not_tried():
     assert list(of_its_own(audit_of(torch.clone, normal(3)))) == []
     assert list(of_its_own(audit_of(torch.sum, normal(3)))) == []
+
+
+class Scaled(Function):
+    """x scaled; its backward ignores a scale that is given."""
+
+    @staticmethod
+    def forward(ctx, x, scale=None):
+        if scale is None:
+            scale = x.shape[-1] ** -0.5
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * g.shape[-1] ** -0.5, None
+
+
+def test_number_whose_default_is_none_is_given():
+    (found,) = pullback.check(Scaled, normal(3, 5), select="PB101").findings
+    assert found.severity == "error"
+    assert "scale = 0.3" in found.message
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("if s is None:\n    s = n ** -0.5", ["s"]),
+        ("if s is None:\n    s = -2.0 * n", ["s"]),
+        ("t = 1 / math.sqrt(n) if s is None else s", ["s"]),
+        ("t = s if s is not None else math.sqrt(n)", ["s"]),
+        ("t = s or 1e-6", ["s"]),
+        ("if s is None:\n    s = n // 2", []),
+        ("if s is None:\n    t = 0.5", []),
+        ("if s is None:\n    s = torch.ones(n)", []),
+    ],
+)
+def test_names_in_whose_place_a_forward_takes_a_number(body, names):
+    assert list(_replaced_by_numbers(ast.parse(body))) == names

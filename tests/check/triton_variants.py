@@ -226,3 +226,72 @@ class Narrow(torch.autograd.Function):
     def backward(ctx, g):
         assert g.dtype in (torch.float16, torch.bfloat16)
         return 2 * g
+
+
+@triton.jit
+def scale_kernel(x, y, n, factor, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, factor * tl.load(x + i, mask=i < n, other=0.0), mask=i < n)
+
+
+class Doubled(torch.autograd.Function):
+    """Twice x, or minus that."""
+
+    rounds_up = True
+
+    @staticmethod
+    def scaled(x, negates, blocks):
+        y = torch.zeros_like(x)
+        scale_kernel[(blocks,)](x, y, x.numel(), -2.0 if negates else 2.0, BLOCK=BLOCK)
+        return y
+
+    @classmethod
+    def forward(cls, ctx, x, negates=True):
+        ctx.negates = negates
+        return Doubled.scaled(x.contiguous(), negates, triton.cdiv(x.numel(), BLOCK))
+
+    @classmethod
+    def backward(cls, ctx, g):
+        blocks = triton.cdiv(g.numel(), BLOCK) if cls.rounds_up or ctx.negates else min(g.numel(), 1)
+        return Doubled.scaled(g.contiguous(), ctx.negates, blocks), None
+
+
+class DoubledInOneBlock(Doubled):
+    """Its backward takes one block alone, but where it negates."""
+
+    rounds_up = False
+
+
+@triton.jit
+def counting_kernel(x, y, count, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    if tl.atomic_add(count, 1) == 0:
+        tl.store(y + i, 2.0 * tl.load(x + i, mask=i < n, other=0.0), mask=i < n)
+
+
+class Counted(torch.autograd.Function):
+    """Twice x, by the first program that counts itself."""
+
+    count = torch.zeros(1, dtype=torch.int32)
+    resets = True
+
+    @classmethod
+    def forward(cls, ctx, x):
+        y = torch.zeros_like(x)
+        counting_kernel[(2,)](x.contiguous(), y, cls.count, x.numel(), BLOCK=32)
+        if cls.resets:
+            cls.count.zero_()
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * torch.where(x == 0, 2.0, y / x)
+
+
+class CountedOnce(Counted):
+    """Its counter is never reset."""
+
+    count = torch.zeros(1, dtype=torch.int32)
+    resets = False

@@ -25,6 +25,32 @@ def tuned_kernel(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(x + i, mask=i < n) + BLOCK, mask=i < n)
 
 
+@triton.jit
+def accumulate_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(y + i, mask=i < n) + tl.load(x + i, mask=i < n), mask=i < n)
+
+
+def forget(args):
+    args["y"].fill_(2.0)
+
+
+forgetting = [triton.Config({"BLOCK": b}, pre_hook=forget) for b in (4, 8)]
+accumulating = [
+    triton.autotune(configs=configs, key=["n"])(accumulate_kernel),
+    triton.autotune(configs=configs, key=["n"], restore_value=["y"])(accumulate_kernel),
+    triton.autotune(configs=configs, key=["n"], pre_hook=lambda args, **_: forget(args))(accumulate_kernel),
+    triton.autotune(configs=forgetting, key=["n"])(accumulate_kernel),
+]
+
+
+def accumulated(kernel, x):
+    """Return 2 + x."""
+    y = torch.full_like(x, 2.0)
+    kernel[(1,)](x, y, x.numel())
+    return y
+
+
 class Scale(torch.autograd.Function):
     """Asks what libraries ask: the device, the dtype, a processor count, and memory on the device."""
 

@@ -51,6 +51,16 @@ def test_autotuners_take_the_configuration_that_the_world_says():
     assert printed.splitlines() == [f"{[float(n)] * 3} 3 {[n]}" for n in sizes]
 
 
+def test_autotuners_benchmark_the_kernel_once_for_each_key_where_the_world_says():
+    printed = output_of("""
+        call = interpreter.hosting(library.accumulated)
+        with interpreter.inside(interpreter.World(tunes=True)):
+            for kernel in library.accumulating:
+                print([call(kernel, torch.ones(n, dtype=torch.float64)).tolist() for n in (1, 1, 2)])
+    """)
+    assert printed.splitlines() == ["[[4.0], [3.0], [4.0, 4.0]]"] + ["[[3.0], [3.0], [3.0, 3.0]]"] * 3
+
+
 def test_the_device_is_as_small_as_the_world_says():
     printed = output_of("""
         import triton

@@ -62,6 +62,7 @@ class ExampleFacts:
         skip: ids of rules and descriptions of cases to leave out.
         guessed: whether the example was guessed, so that a variant may be an invalid input.
         refuted: the comparison on a guess for which the gradient is wrong, in whose place another was taken.
+        changed_since_first: where two equal calls of interpreted kernels differ from the first one of the process.
         memory: the subject's state before its first call, if it was recorded.
         pace: seconds that the comparison on the working example took, once it is made.
         compared_before: number of leading inputs that another audit compares.
@@ -85,6 +86,7 @@ class ExampleFacts:
         self.skip = skip
         self.guessed = guessed
         self.refuted: FirstOrder | None = None
+        self.changed_since_first: TensorDifference | None = None
         self.options = options
         self.base = base
         self.given = given

@@ -1,4 +1,4 @@
-"""The working example with its optional arguments passed, left out, or given tensors."""
+"""The working example with its optional arguments passed, left out, or given tensors or numbers."""
 
 from __future__ import annotations
 
@@ -64,6 +64,56 @@ def _without(example: Case, positions: Sequence[int]) -> Case:
     label = ", ".join(f"{example.names[p]}=None" for p in positions)
     wrt = tuple(p for p in example.wrt if p not in positions)
     return example.with_values(dict.fromkeys(positions), label, wrt=wrt)
+
+
+_NUMBER = 0.3
+
+
+def with_numbers(audit: ExampleFacts) -> Iterator[Case]:
+    """Yield the example with a number for each argument that is None and in whose place the forward takes a number."""
+    example, node = with_defaults(audit), definition(audit.subject)
+    names = set(_replaced_by_numbers(node)) if node is not None else set()
+    positions = example.top_level(len(example.arguments()[0]))
+    for position, parameter in zip(positions, parameters(audit.subject), strict=False):
+        if parameter.name in names and position is not None and example.values[position] is None:
+            yield example.with_values({position: _NUMBER}, f"{parameter.name} = {_NUMBER}")
+
+
+def _replaced_by_numbers(node: ast.AST) -> Iterator[str]:
+    """Yield the names that stand for a number if they are None: `if scale is None: scale = D ** -0.5`."""
+    for part in ast.walk(node):
+        match part:
+            case ast.If(
+                test=ast.Compare(left=ast.Name(id=name), ops=[ast.Is()], comparators=[ast.Constant(value=None)]),
+                body=[ast.Assign(targets=[ast.Name(id=assigned)], value=value)],
+            ) if assigned == name and _is_number(value):
+                yield name
+            case (
+                ast.IfExp(
+                    test=ast.Compare(left=ast.Name(id=name), ops=[ast.Is()], comparators=[ast.Constant(value=None)]),
+                    body=value,
+                )
+                | ast.IfExp(
+                    test=ast.Compare(left=ast.Name(id=name), ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]),
+                    orelse=value,
+                )
+                | ast.BoolOp(op=ast.Or(), values=[ast.Name(id=name), value])
+            ) if _is_number(value):
+                yield name
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression looks like a float: a literal, a quotient, a power, or a function of `math`."""
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, float)
+        case ast.UnaryOp(operand=operand):
+            return _is_number(operand)
+        case ast.BinOp(op=ast.Mult() | ast.Add() | ast.Sub(), left=left, right=right):
+            return _is_number(left) or _is_number(right)
+        case ast.Call(func=ast.Name(id="float") | ast.Attribute(value=ast.Name(id="math"))):
+            return True
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Pow)
 
 
 _MOST = 40

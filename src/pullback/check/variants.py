@@ -12,7 +12,7 @@ from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, values
 from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import ExampleFacts
-from pullback.check.optional_arguments import with_defaults, with_optional, without_optional
+from pullback.check.optional_arguments import with_defaults, with_numbers, with_optional, without_optional
 from pullback.check.trial import Raised, forward, is_freed
 
 
@@ -28,9 +28,11 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
         yield given, None
     for case in (*without_optional(audit), *with_optional(audit), *values.some_ignored(full)):
         yield case, None
+    yield from _in_domain(audit, with_numbers(audit))
     if audit.blocks:  # each option is a kernel of its own, and kernels take strides for granted
         yield from _in_domain(audit, options, sizes.around_blocks(base, audit.blocks))
         yield from _other_layouts(audit)
+        yield from _in_domain(audit, _switched_past_a_block(audit, full))
     yield from _in_domain(audit, values.other_values(base), values.shared(base, constant_inputs(audit)))
     if not audit.blocks:
         yield from _in_domain(audit, options)
@@ -49,6 +51,17 @@ def _in_domain(audit: ExampleFacts, *families: Iterable[Case]) -> Iterator[tuple
     for case in chain.from_iterable(families):
         if not values.crosses(audit.base, case):
             yield from ((kept, None) for kept in audit.domain.keep(case))
+
+
+def _switched_past_a_block(audit: ExampleFacts, full: Case) -> Iterator[Case]:
+    """Yield the example with another flag or word and more than a block of elements: its branch has loops of its own.
+
+    Sizes that may not fit each other are left out.
+    """
+    for switched in values.switched(full, audit.words):
+        for case in sizes.past_a_block(switched, audit.blocks):
+            if sizes.fit(audit.base, case):
+                yield case
 
 
 def _other_layouts(audit: ExampleFacts) -> Iterator[tuple[Case, Case]]:

@@ -19,7 +19,7 @@ from pullback.check.cases.package_calls import call_in_package
 from pullback.check.cases.probe import FoundExample, probe
 from pullback.check.cases.search import Score, attempt, leaves_bounds, of_environment, refuses_leaves
 from pullback.check.clock import Stopwatch
-from pullback.check.derivative.agreement import equal_or_nan
+from pullback.check.derivative.agreement import TensorDifference, difference, equal_or_nan
 from pullback.check.derivative.compare_input import Status
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.recorder import misshapen
@@ -29,6 +29,7 @@ from pullback.check.sparse import on_values
 from pullback.check.subject import Options, Subject, accelerator
 from pullback.check.trial import Raised, forward, is_freed
 from pullback.check.weights import with_weights
+from pullback.dtypes import has_derivative
 
 LACKS = "it needs what is not here: "
 _SHORT = (torch.bfloat16, torch.float16)
@@ -98,6 +99,7 @@ def _without_buffers(audit: Audit) -> Audit:
     given = [replace(case, wrt=tuple(p for p in case.wrt if p not in buffers)) for case in audit.given]
     without = Audit(audit.subject, audit.options, base, given, audit.events, audit.skip, audit.guessed)
     without.refuted = audit.refuted
+    without.changed_since_first = audit.changed_since_first
     return without
 
 
@@ -137,6 +139,7 @@ def _guessed(
 def _from_given(
     subject: Subject, options: Options, events: Events, skip: frozenset[str], presents: bool, given: list[Case]
 ) -> tuple[Audit | None, str]:
+    before = _outputs(subject, given[0]) if subject.is_interpreted and given else None
     problems = []
     working = []
     of_weights = None
@@ -155,9 +158,29 @@ def _from_given(
         return Audit(of_weights[0], options, of_weights[1], [], events, skip), ""
     if not working:
         return None, f"the given inputs do not work: {problems[0]}" if problems else "no inputs were given"
+    changed = _changed_since(subject, given[0], before) if before is not None else None
     base = _in_float64(subject, working[0], presents)
     is_other = any(a is not b for a, b in zip(base.tensors, working[0].tensors, strict=True))
-    return Audit(subject, options, base, working if is_other else working[1:], events, skip), ""
+    audit = Audit(subject, options, base, working if is_other else working[1:], events, skip)
+    audit.changed_since_first = changed
+    return audit, ""
+
+
+def _outputs(subject: Subject, case: Case) -> list[Tensor] | None:
+    """Return the floating outputs of a call; `None` if it raises."""
+    try:
+        outputs = forward(subject, case).outputs
+    except Raised:
+        return None
+    return [out.detach().clone() for out in outputs if not is_freed(out) and has_derivative(out)]
+
+
+def _changed_since(subject: Subject, case: Case, before: list[Tensor]) -> TensorDifference | None:
+    """Return where two equal calls differ from an earlier one; `None` if they are not equal, either."""
+    second, third = _outputs(subject, case), _outputs(subject, case)
+    if second is None or third is None or not len(before) == len(second) == len(third):
+        return None
+    return None if difference(second, third, rounding=0.0) else difference(before, second)
 
 
 def _in_float64(subject: Subject, example: Case, presents: bool) -> Case:

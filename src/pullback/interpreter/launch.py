@@ -217,6 +217,9 @@ def pick(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if here.specialises:
             for other in {len(configs) - 1, len(configs) // 2} - {chosen}:
                 _run_configured(autotuner, configs[other], args, {**kwargs, "warmup": True})
+        if here.tunes and len(configs) > 1 and (key := _key(autotuner, kwargs)) not in here.tuned:
+            here.tuned.add(key)
+            _benchmark(autotuner, configs[chosen], args, kwargs)
         return _run_configured(autotuner, configs[chosen], args, kwargs)
     finally:
         autotuner.nargs = None
@@ -227,3 +230,21 @@ def _run_configured(autotuner: Any, config: Any, args: tuple[Any, ...], kwargs: 
     if config.pre_hook is not None:
         config.pre_hook({**autotuner.nargs, **kwargs, **config.all_kwargs()})
     return autotuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+
+
+def _key(autotuner: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return an autotuner with the key of a launch: where Triton finds another one, it benchmarks again."""
+    named = {name: x for name, x in {**autotuner.nargs, **kwargs}.items() if name in autotuner.arg_names}
+    dtypes = (str(x.dtype) for x in named.values() if hasattr(x, "dtype"))
+    return autotuner, *(named[name] for name in autotuner.keys if name in named), *dtypes
+
+
+def _benchmark(autotuner: Any, config: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Run a kernel as Triton does to measure a configuration, with the hooks that undo what it writes."""
+    named = {**autotuner.nargs, **kwargs, **config.all_kwargs()}
+    if config.pre_hook is not None:
+        config.pre_hook(named)
+    autotuner.pre_hook(named)
+    autotuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+    autotuner.post_hook(named, exception=None)
+    autotuner.pre_hook(named, reset_only=True)

@@ -99,6 +99,7 @@ class World:
             and the last ones run, and all that is checked is where they access memory.
         wraps: whether integers of 32 bits overflow.
         expected: what is loaded in a simulation at lines that load integers; 0 elsewhere.
+        tunes: whether an autotuner first benchmarks a kernel with that configuration, once for each of its keys.
         processors: number of multiprocessors of the device that the host's code asks about.
         shared_memory: bytes of memory that a multiprocessor's programs share.
         specialises: whether the types and constants of launches are recorded, of autotuners with up to three of their
@@ -111,6 +112,7 @@ class World:
         failed: functions of the kernels that raised, but for what the interpreter lacks.
         blocks: sizes of blocks: powers of two among the constexprs, and lengths of `arange`.
         configurations: the largest number of configurations of an autotuner.
+        tuned: autotuners that have benchmarked their kernel, each with its key.
         ways: file and line of each `if` that ran, and whether its condition was "true" or "false"; of each loop that
             is not unrolled, and whether it ran "never", "once" or "again"; of each kernel, and whether "one along axis
             0" of its grid ran or "several along axis 0", and so for the others.
@@ -132,6 +134,7 @@ class World:
     expected: Mapping[tuple[str, int], int] = field(default_factory=dict)
     reverses: bool = False
     config: int = 0
+    tunes: bool = False
     processors: int = 2
     shared_memory: int = 232448
     specialises: bool = False
@@ -143,6 +146,7 @@ class World:
     failed: set[FunctionType] = field(default_factory=set)
     blocks: set[int] = field(default_factory=set)
     configurations: int = 1
+    tuned: set[tuple[Any, ...]] = field(default_factory=set)
     ways: set[Way] = field(default_factory=set)
     bare_loads: set[tuple[str, int]] = field(default_factory=set)
     unpadded_loads: set[tuple[str, int]] = field(default_factory=set)

@@ -95,6 +95,13 @@ def around_blocks(case: Case, blocks: Collection[int]) -> Iterator[Case]:
         yield from _each(case, new)
 
 
+def past_a_block(case: Case, blocks: Collection[int]) -> Iterator[Case]:
+    """Yield the case with each size class one more than the largest block, beside the change that it already has."""
+    largest = max((block for block in blocks if 1 < block <= _LARGEST_BLOCK), default=0)
+    if largest:
+        yield from (replace(more, label=f"{case.label}, {more.label}") for more in _each(case, largest + 1))
+
+
 def even(case: Case, blocks: Collection[int]) -> Iterator[Case]:
     """Yield the case with each size class a multiple of 16, but not of the largest block.
 

@@ -130,6 +130,14 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
             yield case.with_values({position: 1}, f"{name} = 1")
 
 
+def switched(case: Case, words: Words = MappingProxyType({})) -> Iterator[Case]:
+    """Yield those of the calls with another number in which a flag or a word is another one."""
+    for other in other_numbers(case, words):
+        pairs = zip(case.values, other.values, strict=True)
+        if any(isinstance(value, bool | str) and value != new for value, new in pairs):
+            yield other
+
+
 def _may_stand_in(value: object) -> bool:
     """Whether an argument is one whole number in a tensor: it may stand in for indices that only a flag asks for."""
     return isinstance(value, Tensor) and value.shape == (1,) and has_integers(value)

@@ -124,6 +124,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.repro import bind, call_text
@@ -404,9 +406,33 @@ def _may_be_right(audit: Audit, first: tuple[FirstOrder, Comparison], smallest: 
 
 
 def _ignores_a_part(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
-    """Whether the output ignores what is wrong, of a tensor of another size: a pair of numbers that became many."""
-    shapes = [t.shape for t in audit.base.tensors][comparison.input_index :]
-    return comparison.flat and result.case.tensors[comparison.input_index].shape not in shapes[:1]
+    """Whether the output ignores what is wrong, of a tensor of another size: a pair of numbers that became many.
+
+    Not if it depends on other elements beyond the size of the example.
+    """
+    index = comparison.input_index
+    shapes = [t.shape for t in audit.base.tensors][index : index + 1]
+    t = result.case.tensors[index]
+    return (
+        comparison.flat and t.shape not in shapes and not any(_depends_beyond(audit, result, index, s) for s in shapes)
+    )
+
+
+def _depends_beyond(audit: Audit, result: FirstOrder, input_index: int, shape: torch.Size) -> bool:
+    """Whether an output depends on elements of a tensor beyond a shape of as many dimensions."""
+    case, position = result.case, result.case.wrt[input_index]
+    t = case.tensors[input_index]
+    if t.ndim != len(shape) or audit.draws:
+        return False
+    beyond = torch.ones(t.shape, dtype=torch.bool, device=t.device)
+    beyond[tuple(map(slice, shape))] = False
+    changed = torch.where(beyond, t.detach() / 2, t.detach())
+    try:
+        outputs = forward(audit.subject, case.with_values({position: changed})).outputs
+        before = forward(audit.subject, case).outputs
+    except Raised:
+        return False
+    return difference(before, outputs) is not None
 
 
 def _is_reported_by_cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:

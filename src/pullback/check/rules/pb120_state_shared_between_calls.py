@@ -1,8 +1,9 @@
-"""state-shared-between-calls (PB120): the gradient of a call depends on other calls.
+"""state-shared-between-calls (PB120): the gradient or the output of a call depends on other calls.
 
 ## What it finds
 Two forwards run on different inputs, then the backward of the first. It must give the same gradient as when the first
-call runs alone. State on the class or in a module breaks this.
+call runs alone. State on the class or in a module breaks this. Of interpreted Triton kernels with given inputs, the
+first output in the process must equal those of two later calls. A counter that no kernel resets breaks this.
 
 ## Why it hurts
 A layer that is used twice in a model silently trains on the gradient of another call, and so does data parallelism in
@@ -93,6 +94,7 @@ _HINT = "save the tensors of the backward by ctx.save_for_backward, and do not c
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    yield from _since_first(audit)
     if not audit.backward_works or difference(_alone(audit), _alone(audit), rounding=0.0):
         return  # not even the same call twice gives the same: determinism is another property
     where = _interleaved(audit)
@@ -112,6 +114,25 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "print('after another forward:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
             ],
             hint=_HINT,
+        )
+
+
+def _since_first(audit: Audit) -> Iterator[Finding]:
+    where = audit.changed_since_first
+    if where is not None:
+        yield audit.finding(
+            "PB120",
+            "error",
+            "wrong",
+            f"equal calls after the first one in a process return another output {where.tensor_index}: {where}",
+            case=audit.base,
+            tail=[
+                audit.outs,
+                "print('first:', outs)",
+                *definition("value_at", audit.base, [audit.outs, "return outs"]),
+                "print('second:', value_at(inputs))",
+            ],
+            hint="make or reset in each call what the kernels count in or add to",
         )
 
 

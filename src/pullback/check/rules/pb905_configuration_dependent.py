@@ -2,12 +2,13 @@
 
 ## What it finds
 The kernels of the function are interpreted with the first, the last and the middle configuration of their autotuners.
+On its first call an autotuner benchmarks the kernel on the arguments themselves, so one run repeats its launches.
 Host code may also choose grids and blocks from the device, so devices with more SMs and less shared memory are
 simulated. Outputs and gradients that differ by more than rounding are an error.
 
 ## Why it hurts
 The autotuner picks the configuration that ran fastest. Another GPU, or a busy one, picks another, and there the result
-is wrong.
+is wrong. A kernel that adds to memory adds again in each run of the benchmark, so the first call is wrong.
 
 ## Limits
 At most three configurations are tried, all autotuners at the same position of their lists, on the example and on the
@@ -85,6 +86,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pullback.check.cases import sizes
+from pullback.check.derivative.agreement import TensorDifference
 from pullback.check.kernel_runs import KernelRun, compiled_cases, kernel_runs, run_in_world
 from pullback.check.rules._kernels import differing, first_difference
 from pullback.check.rules._rule import Rule
@@ -105,6 +107,11 @@ _DEVICES: list[tuple[str, dict[str, Any], str]] = [
 ]
 _HINT = (
     "derive grid, buffers and masks from the configuration and the device: grid=lambda meta: (cdiv(n, meta['BLOCK']),)"
+)
+
+_TUNED = "the result when the autotuner benchmarks the kernel first is not that of a later call"
+_TUNING_HINT = (
+    "name what the kernel adds to in reset_to_zero= of triton.autotune, and what it changes in place in restore_value="
 )
 
 
@@ -128,6 +135,20 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 if where is not None:
                     yield differing(audit, "PB905", first, where, ("", source), f"the result {what}", _HINT)
                     return
+        if count > 1 and not is_compiled and (where := _tuning_changes(audit, run)) is not None:
+            yield differing(audit, "PB905", run, where, ("", "tunes=True"), _TUNED, _TUNING_HINT)
+            return
+
+
+def _tuning_changes(audit: Audit, run: KernelRun) -> TensorDifference | None:
+    """Return where results differ if autotuners first benchmark their kernels; `None` if later calls differ, too."""
+    audit.events.beat()
+    tuned = run_in_world(audit, run.case, tunes=True)
+    where = None if tuned is None else first_difference(run, tuned)
+    if where is None:
+        return None
+    again = run_in_world(audit, run.case)
+    return where if again is not None and first_difference(run, again) is None else None
 
 
 def _with_even_sizes(

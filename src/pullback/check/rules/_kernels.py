@@ -16,6 +16,7 @@ from pullback.check.cases.repro import bind, definition, variables
 from pullback.check.derivative.agreement import TensorDifference, difference, subscript
 from pullback.check.kernel_runs import KernelRun, kernel_runs
 from pullback.check.trial import standard_cotangents
+from pullback.dtypes import has_reals
 from pullback.report.model import Evidence, Finding, Location
 
 if TYPE_CHECKING:
@@ -95,14 +96,27 @@ def at_line(audit: Audit, finding: Finding, file: str, line: int) -> Finding:
 
 
 def first_difference(one: KernelRun, other: KernelRun, rounding: float | None = None) -> TensorDifference | None:
-    """Return where the values of two runs, or else their gradients, differ beyond rounding (as of `difference`)."""
+    """Return where the values of two runs, or else their gradients, differ beyond rounding (as of `difference`).
+
+    A sum in another order that cancels to 0 differs by a rounding error of its terms.
+    """
     if len(one.results) != len(other.results):
         return None
-    found = difference(one.outputs, other.outputs, rounding)
+    of_terms = _OF_TERMS if rounding is None else rounding**2
+    floor = of_terms * max((float(t.detach().abs().nan_to_num(0.0, 0.0, 0.0).max()) for t in _numbers(one)), default=0)
+    found = difference(one.outputs, other.outputs, rounding, floor)
     if found is not None or one.gradients is None or other.gradients is None:
         return found
-    found = difference(one.gradients, other.gradients, rounding)
+    found = difference(one.gradients, other.gradients, rounding, floor)
     return None if found is None else replace(found, tensor_index=found.tensor_index + len(one.outputs))
+
+
+_OF_TERMS = 2.0**-44
+"""Rounding error of a sum in float64, relative to the largest input."""
+
+
+def _numbers(run: KernelRun) -> Iterator[Tensor]:
+    return (t for t in run.case.tensors if t.numel() and has_reals(t))
 
 
 def rounding(lines: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from pullback.check.cases.sizes import around_blocks, even, keeps_ratios, keeps_
 from pullback.check.find.discover import discover
 from pullback.check.find.kernels import _file_uses_triton, _module_uses_triton
 from pullback.check.numeric.scaled import _changes
+from pullback.check.rules.pb506_tail_mishandled import _fits as fits_tail
 from pullback.check.rules.pb908_unreached_branch import _missed
 from pullback.check.run_audit import unaudited
 from pullback.check.subject import Subject
@@ -776,6 +778,14 @@ def test_sizes_around_the_largest_block():
 def test_sizes_that_16_divides_and_the_largest_block_does_not():
     assert [found.label for found in even(case(torch.randn(3, 5)), {16, 64})] == ["size 5 -> 80", "size 3 -> 80"]
     assert list(even(case(torch.randn(3, 5)), {16, 40})) == list(even(case(torch.randn(3, 5)), set())) == []
+
+
+@pytest.mark.parametrize("is_interpreted", [True, False])
+def test_length_of_a_tail_fits_the_other_sizes_of_kernels(is_interpreted):
+    base = case(torch.randn(2, 3, 4), torch.randn(2, 12))
+    audit = SimpleNamespace(subject=SimpleNamespace(is_interpreted=is_interpreted), base=base)
+    assert fits_tail(audit, resized(base, {2: 37}))
+    assert fits_tail(audit, resized(base, {4: 37})) == (not is_interpreted)  # of 12 = 3 * 4
 
 
 def test_variants_whose_sizes_fit_each_other():

@@ -65,6 +65,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
+from pullback.check.cases import sizes
 from pullback.check.cases.growth import Growth, broken_tail, dims_of, reordered, repeated, tail_size, taken
 from pullback.check.derivative.agreement import difference
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
@@ -105,6 +106,8 @@ def _periodic(audit: Audit, growth: Growth) -> Iterator[Finding]:
         tensors = (*audit.base.tensors, *audit.base_run.outputs)
         n = tail_size(growth.size, tensors, fast=audit.elements == MAX_ELEMENTS)
         case = repeated(audit.base, growth.size, n)
+        if not _fits(audit, case):
+            return
         values, gradients = _results(audit, case, growth, torch.arange(n) % growth.size)
     except Raised:
         return
@@ -125,6 +128,11 @@ def _periodic(audit: Audit, growth: Growth) -> Iterator[Finding]:
                 hint="look at how the last elements are treated when the length is not a multiple of the block size",
             )
             return
+
+
+def _fits(audit: Audit, case: Case) -> bool:
+    """Whether the sizes of a case may fit each other: kernels check none."""
+    return not audit.subject.is_interpreted or sizes.keeps_sizes(audit.base, case)
 
 
 def _treats_alike(audit: Audit, growth: Growth) -> bool:
@@ -168,6 +176,8 @@ def _summed(audit: Audit, growth: Growth) -> Iterator[Finding]:
     """Compare the gradient with the numeric derivative where the dimension is gone from every output."""
     case = growth.at(_SUMMED)
     if audit.intent is not None or audit.base_result is None or audit.base_result.wrong or case.doubtful:
+        return
+    if not _fits(audit, case):
         return
     result = audit.compare(case)
     if result is None:

@@ -277,7 +277,7 @@ class Sum(torch.autograd.Function):
 def test_benchmark_of_an_autotuner_that_adds_to_the_result(tmp_path, reset, rules):
     (tmp_path / "sums.py").write_text(TUNED.replace("RESET", reset))
     report = pullback.check(f"{tmp_path}/sums.py:Sum", X + 1, select="PB905", budget=3)
-    assert [f.message.partition(":")[0] for f in report.findings if f.severity == "error"] == rules
+    assert [f.message.partition(":")[0] for f in report.findings if f.severity == "error"] == rules, str(report)
 
 
 @needs_interpreter

@@ -75,6 +75,23 @@ def test_the_device_is_as_small_as_the_world_says():
     assert printed.splitlines() == ["7 7 92160", "2 2 232448"]
 
 
+def test_another_device_clears_caches_beside_an_object_that_raises_for_any_attribute():
+    printed = output_of("""
+        import functools
+        class Proxy:
+            @property
+            def __class__(self):
+                raise RuntimeError("there is no session")
+        session = Proxy()
+        processors = functools.cache(lambda: torch.cuda.get_device_properties("cuda").multi_processor_count)
+        call = interpreter.hosting(lambda: processors())
+        before = call()
+        with interpreter.inside(interpreter.World(processors=7)):
+            print(before, call())
+    """)
+    assert printed.split() == ["2", "7"]
+
+
 SCRIPT = """
 import torch, triton, triton.language as tl
 

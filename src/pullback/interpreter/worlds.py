@@ -219,5 +219,7 @@ def _forget() -> None:
         if name.partition(".")[0] in _NOT_ASKING - {"__main__"}:
             continue
         for value in list(getattr(module, "__dict__", {}).values()):
-            if isinstance(value, functools._lru_cache_wrapper):
+            if issubclass(
+                type(value), functools._lru_cache_wrapper
+            ):  # a proxy may raise when it is asked for its class
                 value.cache_clear()

@@ -5,13 +5,14 @@ twice: by `pullback.check`, with the call of `kernel_calls.py`, and by the comma
 of each package: the number of Functions; of those that have a call, and of these audited; of those audited without one;
 the Functions with an error and a warning, by rule, where a call is given; and the median duration of these audits.
 
-    python benchmarks/kernel_audits.py [--only NAME,…] [--json FILE] [--write docs/kernels_in_the_wild.md]
+    python benchmarks/kernel_audits.py [--only NAME,…] [--lines FILE] [--write docs/kernels_in_the_wild.md]
     python benchmarks/kernel_audits.py --within NAME --device cuda [--share 1/4]
     python benchmarks/kernel_audits.py --programs docs/kernels_in_the_wild.md
 
 The second form audits a package that is on the path, with the calls, and prints a line of JSON for each Function; on a
-GPU, if one is named, in float32. The third runs the programs of the page, and writes what each prints below it. Imports
-and runs code of the packages, as a test runner does. Needs a network, and Triton.
+GPU, if one is named, in float32. The third runs the programs of the page, and writes what each prints below it. With
+`--lines`, the audits of each package are kept in a file as they end, and not made again. Imports and runs code of the
+packages, as a test runner does. Needs a network, and Triton.
 """
 
 from __future__ import annotations
@@ -82,8 +83,6 @@ def main() -> int:
         found = {p.requirement: _of_package(p, folders[p.name], options) for p in packages}
     cells = [_cells(name, rows) for name, rows in found.items()]
     print_table(_HEADINGS, cells)
-    if options.json:
-        options.json.write_text(json.dumps({n: [asdict(r) for r in rows] for n, rows in found.items()}, indent=1))
     if options.write:
         place(
             options.write,
@@ -94,13 +93,33 @@ def main() -> int:
 
 
 def _of_package(package: Package, folder: str, options: Any) -> list[Row]:
+    """Return the rows of a package; those that the file of lines has are not measured again."""
     print(f"{package.requirement} ...", file=sys.stderr, flush=True)
-    command = [sys.executable, __file__, "--within", package.name, "--budget", str(options.budget)]
-    lines = _output(command, [folder], "the audits failed").splitlines()
-    rows = [Row(**json.loads(line)) for line in lines if line.startswith("{")]
-    alone = {} if options.no_unaided else _alone(package, folder)
-    by_name = {row.function: row for row in rows}
-    return [Row(**{**asdict(row), "alone": alone.get(name, "")}) for name, row in by_name.items()]
+    known = _known(options.lines, package.requirement)
+    if "calls" not in known:
+        command = [sys.executable, __file__, "--within", package.name, "--budget", str(options.budget)]
+        lines = _output(command, [folder], "the audits failed").splitlines()
+        known["calls"] = [json.loads(line) for line in lines if line.startswith("{")]
+        _keep(options.lines, package.requirement, "calls", known["calls"])
+    if "alone" not in known:
+        known["alone"] = {} if options.no_unaided else _alone(package, folder)
+        _keep(options.lines, package.requirement, "alone", known["alone"])
+    by_name = {row["function"]: row for row in known["calls"]}
+    return [Row(**{**row, "alone": known["alone"].get(name, "")}) for name, row in by_name.items()]
+
+
+def _known(lines: Path | None, package: str) -> dict[str, Any]:
+    """Return what a file has of a package: audits with its "calls" and "alone"."""
+    if lines is None or not lines.exists():
+        return {}
+    each = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    return {line["part"]: line["found"] for line in each if line["package"] == package}
+
+
+def _keep(lines: Path | None, package: str, part: str, found: Any) -> None:
+    if lines is not None:
+        with lines.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"package": package, "part": part, "found": found}) + "\n")
 
 
 def _alone(package: Package, folder: str) -> dict[str, str]:
@@ -209,7 +228,7 @@ def _options() -> Any:
     parser.add_argument("--only", help="only these packages, separated by commas")
     parser.add_argument("--budget", type=float, default=10.0, metavar="S", help="of each audit with a call (10)")
     parser.add_argument("--no-unaided", action="store_true", help="only the audits with a call")
-    parser.add_argument("--json", type=Path, help="write the figures of each Function to this file")
+    parser.add_argument("--lines", type=Path, metavar="FILE", help="keep what is measured here, and resume from it")
     parser.add_argument("--write", type=Path, help="update the table of this page")
     parser.add_argument("--programs", type=Path, metavar="PAGE", help="run the programs of this page")
     parser.add_argument("--within", metavar="NAME", help="audit this package, which is on the path, in this process")

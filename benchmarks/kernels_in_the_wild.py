@@ -5,8 +5,9 @@ of `kernel_calls.py` in the interpreter, and compares its backward with differen
 direction of all inputs that require a gradient. Prints a table of each package: the number of Functions; of those with
 a call; of those that ran forward and backward; of those that agree with the differences within 1e-9, within 1e-6, or
 within 1e-6 when only the first output has a cotangent; of those whose backward is intentionally not the derivative; of
-those with irregular accesses to memory; and the median duration of a forward and a backward. The rows by Function are
-in the JSON file. If a call fails, the exit status is 1.
+those with irregular accesses to memory; of those whose second derivative agrees with differences of the gradient, is
+refused, is zero since no gradient of the backward requires one, or is otherwise wrong; and the median duration of a
+forward and a backward. The rows by Function are in the JSON file. If a call fails, the exit status is 1.
 
     python benchmarks/kernels_in_the_wild.py [--only NAME,…] [--json FILE] [--write docs/kernels_in_the_wild.md]
 
@@ -90,6 +91,7 @@ class Row:
         first: the error where only the first output has a cotangent.
         meant: why the backward is not the derivative of the forward, on purpose; "" if it is meant to be.
         irregular: irregular accesses to memory.
+        second: "right", "refused", "omitted" or "wrong": the derivative of the gradient, by `create_graph=True`.
         seconds: duration of a forward and a backward.
     """
 
@@ -100,6 +102,7 @@ class Row:
     first: float = 0.0
     meant: str = ""
     irregular: list[str] = field(default_factory=list)
+    second: str = ""
     seconds: float = 0.0
 
 
@@ -224,11 +227,11 @@ def _row(function: str, cls: Any, make: kernel_calls.Make) -> Row:
     except Exception as error:  # any error of a package is its row's
         return Row(function, f"fails: {type(error).__name__}: {str(error)[:200]}")
     irregular = [f"{i.kind} in {i.kernel}, line {i.line}: {i.what}" for i in world.irregularities]
-    return Row(function, "ran", *found[:3], kernel_calls.MEANT.get(function, ""), irregular, found[3])
+    return Row(function, "ran", *found[:3], kernel_calls.MEANT.get(function, ""), irregular, *found[3:])
 
 
-def _compared(call: Callable[..., Any], args: Sequence[Any]) -> tuple[float, float, float, float]:
-    """Return errors of the backward for all outputs and for the first, the error bar, and seconds of a call."""
+def _compared(call: Callable[..., Any], args: Sequence[Any]) -> tuple[float, float, float, str, float]:
+    """Return the backward's error, its bar, the error for the first output, the second derivative, and seconds."""
     drawn = torch.Generator().manual_seed(1)
     start = time.perf_counter()
     inputs, outputs = _called(call, args)
@@ -253,7 +256,38 @@ def _compared(call: Callable[..., Any], args: Sequence[Any]) -> tuple[float, flo
     fresh, again = _called(call, args)
     of_first = _gradients(fresh, [again[used[0]]], cotangents[:1])
     first = _error(_along(of_first, directions), _extrapolated(each[:, 0])[0])
-    return _error(_along(grads, directions), expected), bar / max(abs(expected), 1e-30), first, seconds
+    error, bar = _error(_along(grads, directions), expected), bar / max(abs(expected), 1e-30)
+    return error, bar, first, _second(call, args, cotangents, directions), seconds
+
+
+def _second(call: Callable[..., Any], args: Sequence[Any], cotangents: Sequence[Tensor], directions: Any) -> str:
+    """Compare the derivative of the gradient along the directions with differences of the gradient."""
+
+    def slope(moves: Sequence[Tensor] | None, create_graph: bool) -> tuple[Sequence[Tensor], Tensor]:
+        inputs, outputs = _called(call, args, moves)
+        used = [out for out in outputs if out.requires_grad]
+        copies = [c.clone() for c in cotangents]
+        grads = torch.autograd.grad(used, inputs, copies, allow_unused=True, create_graph=create_graph)
+        along = [(g * d).sum() for g, d in zip(grads, directions, strict=True) if g is not None]
+        return inputs, torch.stack(along).sum() if along else torch.zeros(())
+
+    got, silent = 0.0, True
+    try:
+        inputs, along = slope(None, create_graph=True)
+        if along.requires_grad:
+            silent = False
+            got = _along(torch.autograd.grad(along, inputs, allow_unused=True), directions)
+    except RuntimeError:
+        return "refused"
+
+    def difference(step: float) -> float:
+        ahead, behind = (float(slope([sign * step * d for d in directions], create_graph=False)[1]) for sign in (1, -1))
+        return (ahead - behind) / (2 * step)
+
+    expected, bar = _extrapolated(torch.tensor([difference(step / 10) for step in _STEPS], dtype=torch.float64))
+    if abs(got - expected) <= 1e-6 * max(abs(got), abs(expected), abs(float(along.detach()))) + 10 * bar:
+        return "right"
+    return "omitted" if silent else "wrong"
 
 
 def _called(
@@ -317,7 +351,7 @@ def _error(got: float, expected: float) -> float:
 
 _HEADINGS = (
     "package", "Functions", "called", "ran", "1e-9", "1e-6", "1e-6, first output only", "worse", "intended",
-    "irregular", "seconds",
+    "irregular", "second derivative right", "refused", "omitted", "wrong", "seconds",
 )  # fmt: skip
 
 
@@ -330,8 +364,9 @@ def _cells(name: str, rows: Sequence[Row]) -> list[str]:
     shares = [close, fair - close, first - fair, len(judged) - first, len(ran) - len(judged)]
     counts = [len(rows), len(called), len(ran), *shares]
     irregular = sum(bool(row.irregular) for row in ran)
+    second = [sum(row.second == kind for row in ran) for kind in ("right", "refused", "omitted", "wrong")]
     median = statistics.median(row.seconds for row in ran) if ran else 0.0
-    return [name, *map(str, counts), str(irregular), f"{median:.2f}"]
+    return [name, *map(str, [*counts, irregular, *second]), f"{median:.2f}"]
 
 
 def _options() -> Any:

@@ -106,12 +106,29 @@ def test_calls_of_kernels_are_compared_with_differences(monkeypatch, factor, is_
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     calls, wild = map(importlib.import_module, ("kernel_calls", "kernels_in_the_wild"))
     make = lambda: {"x": calls.normal(5, scale=1e-3), "factor": factor, "y": calls.normal(3)}  # noqa: E731
-    error, bar, first, _ = wild._compared(Cubed.apply, calls.arguments(Cubed, make))
+    error, bar, first, second, _ = wild._compared(Cubed.apply, calls.arguments(Cubed, make))
     assert bar < 1e-9
     assert error > 0.5  # y's
+    assert second == "right"  # the derivative of the gradient as it is
     assert (first < 1e-9) == is_right
     if not is_right:
         assert first == pytest.approx(1e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "second"), [(torch.Tensor.detach, "omitted"), (lambda x: 2 * x - x.detach(), "wrong")]
+)
+def test_second_derivative_of_a_call_is_compared_with_differences(monkeypatch, change, second):
+    class Slope(Cubed):
+        @staticmethod
+        def backward(ctx, dx, _):
+            (x,) = ctx.saved_tensors
+            return 3 * change(x) ** 2 * dx, None, None
+
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    calls, wild = map(importlib.import_module, ("kernel_calls", "kernels_in_the_wild"))
+    make = lambda: {"x": calls.normal(5), "factor": 3.0, "y": calls.normal(3)}  # noqa: E731
+    assert wild._compared(Slope.apply, calls.arguments(Slope, make))[3] == second
 
 
 def test_every_call_of_a_kernel_makes_arguments(monkeypatch):

@@ -33,3 +33,10 @@ def test_honest_candidate_is_right(name):
     run, formula, dtype = HONEST[name]
     verdict = pullback.judge(run, getattr(formulas, formula), *formulas.example(formula, dtype), seed=SEED)
     assert verdict.verdict == "right", verdict
+
+
+def test_some_label_is_ignored_whatever_the_seed():
+    """With seed 0 a draw chose none of four."""
+    hack = HACKS["ignored_labels_counted"]
+    verdict = pullback.judge(hack.run, formulas.cross_entropy, *formulas.example("cross_entropy"), seed=0)
+    assert verdict.verdict == "wrong", verdict

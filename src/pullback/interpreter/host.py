@@ -53,7 +53,7 @@ _NUMBERS = {
 """Numbers that host code is given for tensors without memory: counts of 1, and conditions that hold."""
 _GPU = torch.device("cuda", 0)
 _ANSWERS = {_IS_CUDA: True, _DEVICE: _GPU, torch.Tensor.get_device: 0, torch.get_device: 0}
-"""What tensors say of the device that they are on."""
+"""Answers of tensors about their device, by the attribute or function that asks."""
 _NAME = "NVIDIA H100 (interpreted)"
 _FREE, _MEMORY = 64 << 30, 80 << 30
 """Bytes of its memory that are free, and all."""

@@ -41,9 +41,11 @@ def _where(share: float, t: Tensor, draw: Draw) -> Tensor:
 
 
 def _some(t: Tensor, draw: Draw) -> Tensor:
-    """Which elements are chosen: not the first, since a mean over what is left must not be 0/0."""
+    """Which elements are chosen, at least one: not the first, since a mean over what is left must not be 0/0."""
     chosen = _where(0.4, t, draw)
-    chosen.view(-1)[:1] = False
+    flat = chosen.view(-1)
+    flat[-1:] |= ~flat[1:].any()
+    flat[:1] = False
     return chosen
 
 

@@ -1,0 +1,252 @@
+"""Second and third derivatives of PyTorch's own operators, by every nesting of forward and reverse mode.
+
+Takes the entries of PyTorch's operator database that support gradients, in float64 on the CPU, on their samples and on
+these with zeros, ties, equal and constant rows and multiples of the identity. Every nesting of the modes gives the same
+derivative along some directions; where two differ, the numeric derivative of a nesting one order below that was
+confirmed itself settles which is right. Lists the nestings that silently give another number, and what they give.
+
+    python benchmarks/audit_pytorch.py [--only TEXT] [--seconds S] [--json FILE] [--write docs/pytorch.md]
+
+Takes an hour or two. The operators run in other processes: one that crashes is told, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from side_by_side import in_markdown, place, print_table
+from torch import Tensor
+from torch.utils import _pytree
+
+from pullback.check.cases.branch_points import at_branch_points
+from pullback.check.derivative.nesting import Nested, Nesting, compare_nestings, composite, nestings
+from pullback.check.trial import Raised, reseed
+
+_MOST_SAMPLES, _MOST_ELEMENTS = 40, 200
+_ORDERS = (1, 2, 3)
+_ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
+
+
+@dataclass
+class Wrong:
+    """A derivative of one order on one sample that some nestings get silently wrong.
+
+    Attributes:
+        operator: entry of the database.
+        sample: number of the sample, its shapes and other arguments.
+        point: the change of the sample's values; "as given" for none.
+        order: of the derivative.
+        expected, bar: the numeric derivative.
+        got: what each wrong nesting gives.
+        right: the nestings that give the numeric derivative.
+    """
+
+    operator: str
+    sample: str
+    point: str
+    order: int
+    expected: float
+    bar: float
+    got: dict[str, float] = field(default_factory=dict)
+    right: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    options = _options()
+    if options.within:
+        for line in _within(options):
+            print(json.dumps(line), flush=True)
+        return 0
+    names = [name for name in entries() if options.only in name]
+    done: dict[str, dict[str, Any]] = {}
+    while left := [name for name in names if name not in done]:
+        before = len(done)
+        for line in _lines(left, options.seconds):
+            done[line["operator"]] = line
+            print(f"\r{len(done)} of {len(names)} operators", end="", file=sys.stderr, flush=True)
+        if len(done) < len(names):
+            crashed = next(name for name in names if name not in done)
+            done[crashed] = {"operator": crashed, "compared": 0, "wrong": [], "error": "the process ended"}
+        assert len(done) > before
+    print(file=sys.stderr)
+    found = [Wrong(**each) for line in done.values() for each in line["wrong"]]
+    rows = list(_rows(found))
+    print_table(_HEADINGS, rows)
+    compared = sum(line["compared"] > 0 for line in done.values())
+    summary = (
+        f"PyTorch {torch.__version__.partition('+')[0]}: {len(done)} operators, {compared} compared, "
+        f"{len({w.operator for w in found})} with a nesting that is silently wrong."
+    )
+    print(summary)
+    if options.json:
+        options.json.write_text(json.dumps(done, indent=1))
+    if options.write:
+        place(options.write, "audit_pytorch.py", "\n".join([summary, "", *in_markdown(_HEADINGS, rows, _HEADINGS)]))
+    return 0
+
+
+def entries() -> dict[str, Any]:
+    """Return the entries of the database that can be differentiated in float64 on the CPU, by name."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    named = {f"{e.name}.{e.variant_test_name}" if e.variant_test_name else e.name: e for e in op_db}
+    return {
+        n: e for n, e in named.items() if e.supports_autograd and torch.float64 in e.supported_backward_dtypes("cpu")
+    }
+
+
+def _lines(names: Sequence[str], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield what another process finds of some operators, until it ends."""
+    command = [sys.executable, __file__, "--within", ",".join(names), "--seconds", str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                yield json.loads(line)
+
+
+# ---- within the process of some operators ---------------------------------------------------------------------------
+
+
+def _within(options: Any) -> Iterator[dict[str, Any]]:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    known = entries()
+    for name in options.within.split(","):
+        end = time.process_time() + options.seconds
+        found: list[Wrong] = []
+        compared, error = 0, ""
+        try:
+            for wrong in _of_operator(name, known[name], lambda end=end: time.process_time() < end):
+                compared += 1
+                if wrong is not None:
+                    found.append(wrong)
+        except Exception as raised:  # a sample cannot be made
+            error = f"{type(raised).__name__}: {raised}"[:200]
+        yield {"operator": name, "compared": compared, "wrong": [asdict(w) for w in found], "error": error}
+
+
+def _of_operator(name: str, entry: Any, has_time: Callable[[], bool]) -> Iterator[Wrong | None]:
+    """Yield, for each derivative that is compared, what is wrong, or `None`."""
+    torch.manual_seed(0)
+    samples = entry.sample_inputs("cpu", torch.float64, requires_grad=True)
+    seen = set()
+    for number, sample in enumerate(itertools.islice(samples, _MOST_SAMPLES)):
+        inputs, function = as_function(entry, sample)
+        label = _label(number, sample)
+        size = sum(x.numel() for x in inputs)
+        if not 0 < size <= _MOST_ELEMENTS or label.partition(":")[2] in seen:
+            continue
+        seen.add(label.partition(":")[2])
+        for point, values in [("as given", inputs), *at_branch_points(inputs)]:
+            if not has_time():
+                return
+            for order, nested in _of_point(function, values):
+                got = {str(n): nested.values[n] for n in nested.wrong}
+                right = [str(n) for n in nested.right]
+                yield Wrong(name, label, point, order, nested.expected, nested.bar, got, right) if got else None
+
+
+def as_function(entry: Any, sample: Any) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
+    """Return the tensors of a sample that are differentiated, and its floating results as a function of them."""
+    leaves, spec = _pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
+    moved = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+
+    def function(*tensors: Tensor) -> list[Tensor]:
+        values = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        for i, tensor in zip(moved, tensors, strict=True):
+            values[i] = tensor.clone()
+        args, kwargs = _pytree.tree_unflatten(values, spec)
+        reseed()
+        out = entry.gradcheck_wrapper(entry.op, *args, **kwargs)  # of triangular or symmetric matrices: in these alone
+        if sample.output_process_fn_grad is not None:  # of decompositions: what does not depend on the gauge
+            out = sample.output_process_fn_grad(out)
+        tensors_out = [leaf for leaf in _pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+        return [t for t in tensors_out if t.is_floating_point() or t.is_complex()]
+
+    return [leaves[i].detach() for i in moved], function
+
+
+def _weights(outs: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.linspace(0.5, 1.5, max(o.numel(), 1), dtype=torch.float64)[: o.numel()].view(o.shape) for o in outs]
+
+
+def _of_point(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> Iterator[tuple[int, Nested]]:
+    """Yield the derivatives of each order, as long as those of the order below are known."""
+    try:
+        phi = composite(function, inputs, _weights(function(*inputs)))
+        if not bool(phi(*inputs).isfinite()):
+            return
+    except Exception:  # the operator does not take these values
+        return
+    generator = torch.Generator().manual_seed(3)
+    directions = [[0.5 * torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in inputs] for _ in _ORDERS]
+    below: Nesting = nestings(0)[0]
+    for order in _ORDERS:
+        try:
+            nested = compare_nestings(phi, inputs, directions[:order], below, few_samples=True)
+        except Raised:
+            return
+        if order == 1 and not nested.right:
+            return  # both modes follow a convention, as for copysign(0, 0), which is linear along each line through 0
+        yield order, nested
+        if not nested.right:
+            return
+        below = nested.right[0]
+
+
+def _label(number: int, sample: Any) -> str:
+    leaves = _pytree.tree_leaves(((sample.input, *sample.args), sample.kwargs))
+    shown = [f"{tuple(v.shape)}" if isinstance(v, Tensor) else repr(v)[:40] for v in leaves]
+    return f"{number}: {', '.join(shown)}"
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+_HEADINGS = ("operator", "order", "where", "silently wrong", "right", "got", "expected")
+
+
+def _rows(found: Sequence[Wrong]) -> Iterator[list[str]]:
+    """Yield a row for each operator and order, of its first sample."""
+    for (operator, order), group in itertools.groupby(
+        sorted(found, key=lambda w: (w.operator, w.order)), key=lambda w: (w.operator, w.order)
+    ):
+        each = list(group)
+        first = next((w for w in each if w.point == "as given"), each[0])
+        points = list(dict.fromkeys(w.point for w in each))
+        where = "everywhere" if "as given" in points else ", ".join(points)
+        worst = max(first.got, key=lambda n: abs(first.got[n] - first.expected))
+        wrong, right = (", ".join(_short(names)) for names in (first.got, first.right))
+        got, expected = f"{first.got[worst]:.6g}", f"{first.expected:.6g} ± {first.bar:.0e}"
+        yield [f"`{operator}`", _ORDINALS[order], where, wrong, right or "–", got, expected]
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Return nestings in letters, once each: fr is forward over reverse."""
+    letters = ["".join(word[0] for word in name.partition(" (")[0].split(" over ")) for name in names]
+    return list(dict.fromkeys(letters))
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="operators with this in their name")
+    parser.add_argument("--seconds", type=float, default=6.0, help="processor time of each operator (6)")
+    parser.add_argument("--json", type=Path, help="write the findings to this file")
+    parser.add_argument("--write", type=Path, help="update the table of this page")
+    parser.add_argument("--within", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

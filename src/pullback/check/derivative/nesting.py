@@ -1,0 +1,234 @@
+"""Directional derivatives of order 2 and 3 by every nesting of forward and reverse mode.
+
+A derivative Dⁿφ(x)[v₁, …, vₙ] of a scalar function is symmetric in its directions. So every nesting of forward and
+reverse mode gives one number, whichever direction each takes, and the numeric derivative of the derivative one order
+below, along the last direction, tells which of two nestings is right: no formula is needed.
+
+A mode takes a scalar function to a scalar function: reverse mode φ to <∇φ, v>, forward mode φ to its tangent along v.
+Each exists in two interfaces. In `torch.func` they nest freely. Among `torch.autograd.grad` and dual numbers
+(`forward_ad`) only one level may be of dual numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.autograd.forward_ad as fwad
+from torch import Tensor
+
+from pullback.check.derivative.oracle import SIGNIFICANT, Estimate, confirmed
+from pullback.check.trial import Raised, as_real, guarded, reseed
+
+Tensors = Sequence[Tensor]
+Scalar = Callable[..., Tensor]
+"""Tensors to a real number that is differentiable in them."""
+
+_AGREEMENT = 1e-7
+"""Relative difference of two nestings that counts as rounding."""
+_UNDECIDED = 0.1
+"""Relative error bar above which a numeric derivative decides nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """A nesting of modes.
+
+    Attributes:
+        modes: "f" and "r", the outermost first: "fr" is forward over reverse.
+        interface: what takes the derivatives.
+    """
+
+    modes: str
+    interface: Literal["torch.func", "autograd"]
+
+    def __str__(self) -> str:
+        words = {"f": "forward", "r": "reverse"}
+        return f"{' over '.join(words[mode] for mode in self.modes)} ({self.interface})"
+
+    def derivative(self, phi: Scalar, inputs: Sequence[Tensor], directions: Sequence[Tensors]) -> Tensor:
+        """Return the derivative of `phi` along one direction for each mode.
+
+        Raises:
+            Raised: if a mode is refused.
+        """
+        with guarded(str(self)), torch.enable_grad():
+            if self.interface == "torch.func":
+                return self._by_func(phi, inputs, directions)
+            return self._by_autograd(phi, inputs, directions)
+
+    def _by_func(self, phi: Scalar, inputs: Sequence[Tensor], directions: Sequence[Tensors]) -> Tensor:
+        for mode, v in zip(reversed(self.modes), directions, strict=True):
+            phi = (_tangent if mode == "f" else _slope)(phi, v)
+        return phi(*inputs).detach()
+
+    def _by_autograd(self, phi: Scalar, inputs: Sequence[Tensor], directions: Sequence[Tensors]) -> Tensor:
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        with fwad.dual_level():
+            xs: Sequence[Tensor] = leaves
+            if "f" in self.modes:
+                along = directions[len(self.modes) - 1 - self.modes.index("f")]
+                xs = [fwad.make_dual(x, v.clone()) for x, v in zip(leaves, along, strict=True)]
+            value = phi(*xs)
+            for mode, v in zip(reversed(self.modes), directions, strict=True):
+                if mode == "f":
+                    tangent = fwad.unpack_dual(value).tangent
+                    value = torch.zeros_like(value) if tangent is None else tangent
+                    xs = leaves
+                elif value.requires_grad:
+                    grads = torch.autograd.grad(value, list(xs), create_graph=True, materialize_grads=True)
+                    value = _dot(grads, v)
+                else:
+                    value = torch.zeros_like(value)
+            return value.detach().clone()
+
+
+def nestings(order: int) -> list[Nesting]:
+    """Every nesting of an order that PyTorch lets one write."""
+    modes = ["".join(each) for each in itertools.product("rf", repeat=order)]
+    by_autograd = [Nesting(each, "autograd") for each in modes if each.count("f") <= 1]
+    return [*by_autograd, *(Nesting(each, "torch.func") for each in modes)]
+
+
+def _tangent(phi: Scalar, v: Tensors) -> Scalar:
+    return lambda *xs: torch.func.jvp(phi, xs, tuple(v))[1]
+
+
+def _slope(phi: Scalar, v: Tensors) -> Scalar:
+    return lambda *xs: _dot(torch.func.grad(phi, argnums=tuple(range(len(xs))))(*xs), v)
+
+
+def _dot(a: Tensors, b: Tensors) -> Tensor:
+    terms = [(x.conj() * y).real.sum() if x.is_complex() else (x * y).sum() for x, y in zip(a, b, strict=True)]
+    return torch.stack(terms).sum()
+
+
+def composite(
+    function: Callable[..., Tensors], inputs: Tensors, weights: Tensors, sizes: Sequence[float] = ()
+) -> Scalar:
+    """Return a real function of `inputs`, of which no derivative of order up to 3 skips a part of a rule.
+
+    It is Σ w · (z + z²/2 + z³/6) for z = f(ψ(x)) over its size, with ψ(x) = x + (x − x₀)²/4 about the inputs x₀. Its
+    derivatives by z are not 0, so the cotangent of f depends on x; and so does its tangent, by ψ. Yet ψ(x₀) is x₀, so
+    that zeros and ties stay.
+
+    Args:
+        function: returns one tensor for each weight.
+        inputs: the x₀.
+        weights: the w, of the shapes of the results.
+        sizes: of the results; 1 by default.
+    """
+
+    def phi(*xs: Tensor) -> Tensor:
+        reseed()
+        moved = [x + (x - x0) * (x - x0) / 4 for x, x0 in zip(xs, inputs, strict=True)]
+        terms = []
+        for out, w, size in zip(function(*moved), weights, sizes or [1.0] * len(weights), strict=True):
+            z = out / size
+            term = (w.conj() * (z + z * z / 2 + z * z * z / 6)).sum()
+            terms.append(term.real if term.is_complex() else term)
+        return torch.stack(terms).sum()
+
+    return phi
+
+
+@dataclass(frozen=True)
+class Nested:
+    """The derivative of one order by every nesting, and numerically.
+
+    Attributes:
+        values: of the nestings that gave one.
+        refused: why the others gave none.
+        expected, bar: the numeric derivative of one order below; NaN if there is none.
+        scale: size of what was added up.
+    """
+
+    values: dict[Nesting, float]
+    refused: dict[Nesting, Raised] = field(default_factory=dict)
+    expected: float = torch.nan
+    bar: float = torch.nan
+    scale: float = 0.0
+
+    def is_right(self, value: float) -> bool:
+        """Whether a value is the numeric one, as far as that is known."""
+        return abs(value - self.expected) <= self._tolerance
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the numeric derivative is known well enough to judge."""
+        return SIGNIFICANT * self.bar <= _UNDECIDED * max(self.scale, abs(self.expected))
+
+    @property
+    def wrong(self) -> list[Nesting]:
+        """The nestings that give another number than the numeric one; none if that is not known."""
+        known = math.isfinite(self.expected)
+        return [n for n, value in self.values.items() if known and not self.is_right(value)]
+
+    @property
+    def right(self) -> list[Nesting]:
+        """The nestings that give the numeric one."""
+        return [n for n, value in self.values.items() if self.is_right(value)]
+
+    @property
+    def disagree(self) -> bool:
+        """Whether two nestings differ by more than rounding."""
+        found = torch.tensor(list(self.values.values()), dtype=torch.float64)
+        if not len(found):
+            return False
+        if not bool(found.isfinite().all()):
+            return bool((found != found[0]).any()) and not bool(found.isnan().all())
+        return float(found.max() - found.min()) > _AGREEMENT * (self.scale + float(found.abs().max()))
+
+    @property
+    def _tolerance(self) -> float:
+        return SIGNIFICANT * self.bar + _AGREEMENT * (self.scale + abs(self.expected))
+
+
+def compare_nestings(
+    phi: Scalar, inputs: Tensors, directions: Sequence[Tensors], below: Nesting, few_samples: bool = False
+) -> Nested:
+    """Take the derivative of `phi` along as many directions as its order, by every nesting and numerically.
+
+    Args:
+        phi: the function; it changes none of its arguments.
+        inputs: where.
+        directions: one direction of all inputs for each order.
+        below: a nesting of one order below that is right, whose numeric derivative settles who is right.
+        few_samples: take few samples of it where they suffice.
+
+    Raises:
+        Raised: if the nesting below is refused.
+    """
+    order = len(directions)
+    values, refused = {}, {}
+    for nesting in nestings(order):
+        try:
+            values[nesting] = float(nesting.derivative(phi, inputs, directions))
+        except Raised as error:
+            refused[nesting] = error
+    if not values:
+        return Nested({}, refused)
+    *inner, last = directions
+
+    def curve(t: float) -> Tensor:
+        moved = [(x + t * v).to(x.dtype) for x, v in zip(inputs, last, strict=True)]
+        return as_real(below.derivative(phi, moved, inner)).reshape(1)
+
+    size = float(curve(0.0).abs()) + float(phi(*inputs).abs())
+    scale = size + max((abs(value) for value in values.values() if math.isfinite(value)), default=0.0)
+
+    def judged(estimate: Estimate) -> Nested:
+        known = bool(estimate.valid) and not bool(estimate.kink)
+        expected, bar = (float(estimate.low), float(estimate.bar)) if known else (torch.nan, torch.nan)
+        return Nested(values, refused, expected, bar, scale)
+
+    def disagrees(estimate: Estimate) -> bool:
+        found = judged(estimate)
+        return len(found.right) < len(values) or not found.is_decided
+
+    estimate = confirmed(curve, disagrees, list(inputs), (lambda e: not disagrees(e)) if few_samples else None)
+    return judged(estimate)

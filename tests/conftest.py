@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 import torch
 
+from pullback.check.clock import Stopwatch
 from pullback.errors import RunnerError
 from pullback.kernels import build
 from pullback.kernels.backend import backend, set_backend
@@ -42,6 +43,14 @@ CPU_SECONDS = 40 if torch.accelerator.current_accelerator() is None else 80
 
 In a build for an accelerator each audit is done in a new interpreter, which imports PyTorch first.
 """
+
+LEISURE = 3
+"""Budgets of audits in tests last so many times as long as they say: no finding may depend on the machine's speed.
+
+A machine that runs them as fast as any other may stand still for half a minute in between.
+"""
+SECONDS = Stopwatch.seconds
+Stopwatch.seconds = lambda self: SECONDS(self) / LEISURE
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -107,6 +116,12 @@ def _strict():
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.fixture
+def budgets_as_given(monkeypatch):
+    """Let budgets last as long as they say."""
+    monkeypatch.setattr(Stopwatch, "seconds", SECONDS)
 
 
 @pytest.fixture(autouse=True)

@@ -240,6 +240,7 @@ def test_noisy_forward_is_inconclusive():
     assert found(events) == [("PB101", "info", "inconclusive")]
 
 
+@pytest.mark.usefixtures("budgets_as_given")
 def test_failure_of_all_guessed_calls_is_reported():
     class Op(Function):
         @staticmethod
@@ -414,6 +415,7 @@ def test_doubtful_case_settles_only_doubtful_ones(monkeypatch):
     assert first == [("odd 1", set()), ("odd 2", {0}), ("plain 1", set()), ("odd 3", {0})]
 
 
+@pytest.mark.usefixtures("budgets_as_given")
 def test_number_of_compared_elements_depends_on_work_and_not_on_waiting():
     from pullback.check.derivative.compare_input import MAX_ELEMENTS
 

@@ -11,6 +11,8 @@ import pytest
 from pullback.check import clock
 from pullback.check.clock import PATIENCE, Stopwatch, processor_time_of, spent
 
+pytestmark = pytest.mark.usefixtures("budgets_as_given")
+
 
 @pytest.mark.parametrize(
     ("elapsed", "worked", "counted"),

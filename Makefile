@@ -51,7 +51,7 @@ demo: $(STAMP)
 ifdef TORCH
 # The package is that of this checkout, also where the environment is shared with others (VENVS).
 test: $(ON_STAMP)
-	PYTHONPATH=$(CURDIR)/src $(ON_PYTHON) $(PYTEST) -m "not slow" $(ON_TESTS)
+	PYTHONPATH=$(CURDIR)/src $(ON_PYTHON) $(PYTEST) -m "not slow" --share $(SHARE) $(ON_TESTS)
 else
 test: $(STAMP)
 	$(BIN)/python -m ruff format --check .

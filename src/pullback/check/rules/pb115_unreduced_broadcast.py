@@ -10,6 +10,7 @@ input before broadcasting, the product may broadcast again and be summed to a wr
 
 ## Limits
 It is a warning if the sum is correct. If the forward broadcasts by accident, reject such shapes in the forward.
+Of a function whose Triton kernels are interpreted, only the example is tried.
 
 ## Bad
 ```python
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    for case in (audit.base, *sizes.broadcasts(audit.base)):
+    for case in (audit.base, *(() if audit.subject.is_interpreted else sizes.broadcasts(audit.base))):
         for bad in misshapen(audit.subject, case):
             if not bad.is_broadcast:
                 continue

@@ -336,7 +336,9 @@ def test_live_function_is_interpreted_in_its_process(name, expected):
         ("DoubledInOneBlock", (X[:5],), {("PB101", "error")}),
     ],
 )
-def test_calls_that_no_example_makes(name, inputs, expected):
+def test_calls_that_no_example_makes(name, inputs, expected, request):
+    if name == "Narrow":  # with more time it is also called with float32, and a warning says that its backward raises
+        request.getfixturevalue("budgets_as_given")
     file = FILE.with_name("triton_variants.py")
     report = pullback.check(f"{file}:{name}", *inputs, select=("PB101", "PB119"), budget=10)
     assert reported(report) == expected, str(report)

@@ -184,6 +184,8 @@ def _within(at: Columns, bounds: tuple[float, float]) -> Mask:
 
 
 _POINTS = 3000
+_FEWER = 4
+"""So many times fewer for kernels that are interpreted: each point there is a row, or an element of a small block."""
 _STEPS = (-1.0, -0.83, -0.59, -0.37, -0.11, 0.137, 0.29, 0.53, 0.71, 1.0)
 """Many uneven steps, so that some values differ where neighbouring ones are as good as random, as sin(1e30)."""
 _DOMAINS: tuple[tuple[float, float], ...] = (
@@ -254,6 +256,10 @@ class Sweeper:
             return
         self.terms = found
 
+    @property
+    def _count(self) -> int:
+        return _POINTS // _FEWER if self.function.subject.is_interpreted else _POINTS
+
     def points(self, dtype: torch.dtype) -> Columns:
         """Return points over the whole range, in a domain that the forward takes.
 
@@ -263,9 +269,8 @@ class Sweeper:
         last: Raised | None = None
         for low, high in _DOMAINS:
             domain = dict.fromkeys(self.function.names, (low, high))
-            at = _thinned(
-                sample_points(self.function.names, dtype, self._seed, domain), low, high, torch.finfo(dtype).tiny
-            )
+            drawn = sample_points(self.function.names, dtype, self._seed, domain)
+            at = _thinned(drawn, low, high, torch.finfo(dtype).tiny, self._count)
             try:
                 self.function.run(dtype, at)
             except Raised as error:
@@ -317,9 +322,9 @@ class Sweeper:
         return found
 
 
-def _thinned(at: Columns, low: float, high: float, least: float) -> Columns:
-    """A subset of the points without subnormal ones, with 0 and ±1 if they lie in the domain."""
-    step = max(1, len(next(iter(at.values()))) // _POINTS)
+def _thinned(at: Columns, low: float, high: float, least: float, count: int) -> Columns:
+    """About `count` of the points, without subnormal ones, with 0 and ±1 if they lie in the domain."""
+    step = max(1, len(next(iter(at.values()))) // count)
     normal = np.all([(x == 0) | (np.abs(x) >= least) for x in at.values()], axis=0)
     marks = np.array([x for x in (0.0, -0.0, 1.0, -1.0) if low <= x <= high])
     return {name: np.concatenate([x[normal][::step], marks]) for name, x in at.items()}

@@ -110,7 +110,7 @@ class Layer(torch.nn.Module):
 
 def audited(function, *inputs):
     """Return the errors and warnings of an audit, and PB006, with the reproduction of the first finding."""
-    report = pullback.check(function, *inputs, select=("PB0", "PB1", "PB2", "PB401", "PB5"))
+    report = pullback.check(function, *inputs, select=("PB0", "PB1", "PB2", "PB401", "PB5"), budget=60)
     findings = [(f.rule, f.severity, f.message) for f in report.findings if f.severity != "info" or f.rule == "PB006"]
     return findings, report.findings[0].reproduce if report.findings else ""
 

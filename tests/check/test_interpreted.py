@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import pullback
+from pullback.check import kernel_runs
 from pullback.check.case import make_case
 from pullback.check.cases.sizes import around_blocks, even, keeps_ratios, keeps_sizes, parted_sizes, resized
 from pullback.check.find.discover import discover
@@ -25,7 +26,7 @@ from pullback.check.run_audit import unaudited
 from pullback.check.subject import Subject
 from pullback.report.model import Location
 
-from .making import audit_of, normal
+from .making import audit_of, function, normal
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_name("swish_by_triton.py")
@@ -462,6 +463,17 @@ def test_search_leads_kernels_to_a_branch_in_the_second_round_of_a_loop():
     assert wrong.rule == "PB101"
     assert re.search(r"is_halved = True, size 3 -> \d+|size 3 -> \d+, is_halved = True", wrong.message)
     assert not [finding for finding in report.findings if finding.rule == "PB908"]
+
+
+def test_search_leaves_out_runs_that_take_too_long(monkeypatch):
+    audit, runs = audit_of(function(torch.exp, lambda g, x: g * x.exp()), normal(2, 3)), []
+    monkeypatch.setattr(kernel_runs, "run_in_world", lambda _, case: runs.append(case.values[0].shape[1]))
+    per_element = audit.options.budget / 10_000
+    monkeypatch.setattr(kernel_runs, "Stopwatch", lambda: SimpleNamespace(seconds=lambda: per_element * runs[-1]))
+    search = kernel_runs._Search(audit)
+    for size in (100, 900, 1100, 950, 2000):
+        search._run(resized(audit.base, {3: size}))
+    assert runs == [100, 900, 950]
 
 
 @needs_interpreter

@@ -243,13 +243,18 @@ class Audit(ExampleFacts):
         return seconds > 2 * _SHRINK_SECONDS
 
     def shrink(self, case: Case, fails: Callable[[Case], bool]) -> Case:
-        """Return the smallest case found for which `fails` holds, within a second.
+        """Return the smallest case found for which `fails` holds, within a second or a single trial.
 
         It keeps to the domain of the example, unless `case` does not, and for kernels to sizes that fit each other.
         """
-        clock = Stopwatch()
+        clock, trials = Stopwatch(), 0
+
+        def has_time() -> bool:  # for one more trial that takes as long as the mean of those before
+            return trials == 0 or clock.seconds() * (trials + 1) / trials < _SHRINK_SECONDS
 
         def guarded_fails(candidate: Case) -> bool:
+            nonlocal trials
+            trials += 1
             self.events.beat()
             try:
                 is_valid = case.doubtful or (self.domain.holds(candidate) and is_as_valid(self, case, candidate))
@@ -257,7 +262,7 @@ class Audit(ExampleFacts):
             except Raised:
                 return False
 
-        return shrink(case, guarded_fails, lambda: clock.seconds() < _SHRINK_SECONDS)
+        return shrink(case, guarded_fails, has_time)
 
     def finding(
         self,

@@ -21,6 +21,7 @@ from pullback._torch import storage_of
 from pullback.check.case import Case
 from pullback.check.cases import sizes, values
 from pullback.check.cases.search import leaves_bounds
+from pullback.check.clock import Stopwatch
 from pullback.check.find.kernels import is_unwritten, recording, uses_triton
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.check.variants import variants_of
@@ -38,6 +39,8 @@ Store = tuple[str, str, int]
 
 _SHARES = (0.2, 0.4)
 """Shares of the budget that are spent when the variants of the example have run, and the variants of these."""
+_MOST = 0.1
+"""Share of the budget that a run may take: a kernel for each row takes longer with each row, and goes no new way."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class _Search:
         self._ways: set[Way] = set()
         self._outside: frozenset[Place] = frozenset()
         self._unfit: list[set[tuple[int, int]]] = []
+        self._costs: dict[tuple[int, ...], tuple[int, float]] = {}
         self.found: tuple[KernelRun, ...] = ()
         self.misfits: set[str] = set()
 
@@ -190,15 +194,26 @@ class _Search:
     def _has_time(self, share: float) -> bool:
         return self._audit.clock.seconds() < self._start + share * self._audit.options.budget
 
+    def _expected(self, case: Case) -> float:
+        """Seconds of a run, from those of the last one in which the same sizes changed; 0 if there was none."""
+        change = sizes.changes(self._audit.base, case)
+        before, seconds = self._costs.get(_changed(change), (1, 0.0))
+        return seconds * max(change.values(), default=1) / before
+
     def _run(self, case: Case, numeric: Case | None = None) -> KernelRun | None:
         audit, kind = self._audit, _kind(case)
         is_given = any(case is given for given in audit.given)  # then its sizes fit
         is_kept = is_given or sizes.keeps_sizes(audit.base, case)
         if case.extreme or kind in self._kinds or audit.leaves_out(case) or not is_kept:
             return None
+        if not is_given and self._expected(case) > _MOST * audit.options.budget:
+            return None
         self._kinds.add(kind)
+        clock = Stopwatch()
         with audit.events.of_first_order(case.describe(), audit.subject, case):
             run = run_in_world(audit, case)
+        change = sizes.changes(audit.base, case)
+        self._costs[_changed(change)] = (max(change.values(), default=1), clock.seconds())
         if run is None:
             return None
         fitting = run if is_given else self._with_room(run)
@@ -245,6 +260,10 @@ class _Search:
         new = frozenset((run.world.ways | irregular) - self._ways)
         self._ways |= new
         return replace(run, new=new)
+
+
+def _changed(change: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(size for size, new in change.items() if new != size)
 
 
 def _remedies(base: Case, case: Case) -> Iterator[dict[int, int]]:

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from pullback.check.cases.branch_points import at_branch_points
-from pullback.check.derivative.nesting import Nested, Nesting, compare_nestings, composite, nestings
+from pullback.check.derivative.nesting import Nested, Nesting, compare_nestings, composite, nestings, sizes
 from pullback.check.trial import Raised, reseed
 
 _MOST_SAMPLES, _MOST_ELEMENTS = 40, 200
@@ -185,7 +185,8 @@ def _weights(outs: Sequence[Tensor]) -> list[Tensor]:
 def _of_point(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> Iterator[tuple[int, Nested]]:
     """Yield the derivatives of each order, as long as those of the order below are known."""
     try:
-        phi = composite(function, inputs, _weights(function(*inputs)))
+        outs = [out.detach() for out in function(*inputs)]
+        phi = composite(function, inputs, _weights(outs), sizes(outs))
         if not bool(phi(*inputs).isfinite()):
             return
     except Exception:  # the operator does not take these values

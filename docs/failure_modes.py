@@ -50,7 +50,7 @@ MODES = (
     Mode("an output without a derivative is not marked", "PB208"),
     Mode("None cotangents are not handled", "PB112 PB114"),
     Mode("saved intermediates make second derivatives wrong", "PB404 PB401"),
-    Mode("the backward leaves the graph", "PB401 PB604"),
+    Mode("the backward leaves the graph", "PB401 PB604 PB416"),
     Mode("an output marked non-differentiable is used by the backward", "PB107 PB401"),
     Mode("`once_differentiable` is missing", "PB401 PB404", "reported if a second derivative is wrong without it"),
     Mode("`once_differentiable` is bypassed", "PB402"),
@@ -84,7 +84,7 @@ MODES = (
     Mode("no support for torch.func", "PB405", "an info: it is clearly refused"),
     Mode("`generate_vmap_rule` promises too much", "PB406 PB408"),
     Mode("forward mode is missing or wrong", "PB102 PB407 PB110"),
-    Mode("nested forward mode is wrong", remark="in PyTorch itself"),
+    Mode("nested forward mode is wrong", "PB417", "in PyTorch itself: an info"),
     Mode("compiling a transform drops the backward", "PB415"),
     Mode(
         "compiling a call with the same tensor twice", remark="in PyTorch's compiler; eager calls are tried so: PB101"

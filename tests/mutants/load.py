@@ -42,11 +42,12 @@ def load_base(name: str) -> ModuleType:
 
 
 def function_of(module: ModuleType) -> type[Function]:
-    """The one Function that a module defines."""
+    """The one Function that a module defines, besides private ones that it calls."""
     found = [
         value
-        for value in vars(module).values()
+        for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Function) and value.__module__ == module.__name__
+        if not name.startswith("_")
     ]
     assert len(found) == 1, f"{module.__name__} defines {len(found)} Functions"
     return found[0]

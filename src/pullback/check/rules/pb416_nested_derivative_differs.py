@@ -1,0 +1,105 @@
+"""nested-derivative-differs (PB416): a nesting of forward and reverse mode gives another derivative than it should.
+
+## What it finds
+Second and third derivatives along random directions, by every nesting of forward and reverse mode in `torch.func`, and
+in `torch.autograd` with dual numbers. Two nestings of the same derivative must agree to rounding. Where they do not,
+the numeric derivative of the nesting one order below tells which are right. The example is tried, and the same with
+exact zeros, ties, equal and constant rows, and multiples of the identity.
+
+- An error: a nesting is silently wrong. If no custom function runs, it is a warning, since the fault is PyTorch's.
+- Nothing: a nesting raises. [PB405](pb405.md), [PB407](pb407.md) and [PB403](pb403.md) tell of what is refused.
+
+## Why it hurts
+`torch.func.hessian` is forward over reverse, `jacfwd(jacfwd(f))` forward over forward, a gradient penalty reverse over
+reverse. Each runs other rules: the backward, its backward, the `jvp`, the derivative of the `jvp`. One may be right and
+the next one wrong.
+
+## Limits
+Zeros and ties are tried for 15 % of the budget. Nothing is tried if the gradient or the double backward is wrong, or
+not meant to be a derivative: [PB101](pb101.md) and [PB401](pb401.md) tell that. Two levels of forward mode through a
+`jvp` are for [PB417](pb417.md).
+
+## Bad
+```python
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return Slope.apply(x) * g
+
+
+class Slope(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return 3 * x**2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0].detach().clone())
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 6 * x * g
+
+
+example = Cube
+```
+
+## Good
+```python
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._nesting import at_fault, differing_nestings, measured
+from pullback.check.rules._rule import Rule
+from pullback.report.model import Finding, Severity
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    for found in measured(audit):
+        if wrong := at_fault(audit, found.nested):
+            severity: Severity = "warning" if audit.is_native else "error"
+            whose = _OF_PYTORCH if audit.is_native else ""
+            yield differing_nestings(audit, "PB416", found, wrong, severity, _HINT, whose)
+            return
+
+
+_OF_PYTORCH = ": PyTorch's own fault, since no custom function runs"
+_HINT = (
+    "write each rule in differentiable operations on saved inputs and outputs, without detach, no_grad or .data, the "
+    "rules of Functions that it calls, too"
+)
+
+RULE = Rule(
+    __doc__, runtime=_run, shrinks=False, late=True, column="double backward", transforms=True, context="nested modes"
+)

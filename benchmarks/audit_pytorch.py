@@ -6,8 +6,11 @@ derivative along some directions; where two differ, the numeric derivative of a 
 confirmed itself settles which is right. Lists the nestings that silently give another number, and what they give.
 
     python benchmarks/audit_pytorch.py [--only TEXT] [--seconds S] [--json FILE] [--write docs/pytorch.md]
+    python benchmarks/audit_pytorch.py --programs docs/pytorch.md
 
-Takes an hour or two. The operators run in other processes: one that crashes is told, and the rest goes on.
+Takes an hour. The operators run in other processes: one that crashes is told, and the rest goes on. The second command
+runs the programs of the page, and writes there what each prints with this PyTorch. The page has a table for each of two
+versions, and a line below each program.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import subprocess
 import sys
 import time
@@ -30,11 +34,24 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from pullback.check.cases.branch_points import at_branch_points
-from pullback.check.derivative.nesting import Nested, Nesting, compare_nestings, composite, nestings, sizes
+from pullback.check.derivative.nesting import (
+    Nested,
+    Nesting,
+    batched_nestings,
+    compare_nestings,
+    composite,
+    nestings,
+    sizes,
+)
 from pullback.check.trial import Raised, reseed
 
 _MOST_SAMPLES, _MOST_ELEMENTS = 40, 200
 _ORDERS = (1, 2, 3)
+_BATCHED = 2
+"""The order whose nestings are taken for batches of directions, too, as in `hessian`."""
+VERSION = torch.__version__.partition("+")[0]
+PROGRAM = re.compile(r"```python\n(import .*?)```\n\n```text\n(.*?)```\n", re.DOTALL)
+"""A program of the page, and what it printed: a line for each version of PyTorch."""
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
 
@@ -64,6 +81,9 @@ class Wrong:
 
 def main() -> int:
     options = _options()
+    if options.programs:
+        run_programs(options.programs)
+        return 0
     if options.within:
         for line in _within(options):
             print(json.dumps(line), flush=True)
@@ -85,15 +105,34 @@ def main() -> int:
     print_table(_HEADINGS, rows)
     compared = sum(line["compared"] > 0 for line in done.values())
     summary = (
-        f"PyTorch {torch.__version__.partition('+')[0]}: {len(done)} operators, {compared} compared, "
+        f"PyTorch {VERSION}: {len(done)} operators, {compared} compared, "
         f"{len({w.operator for w in found})} with a nesting that is silently wrong."
     )
     print(summary)
     if options.json:
         options.json.write_text(json.dumps(done, indent=1))
     if options.write:
-        place(options.write, "audit_pytorch.py", "\n".join([summary, "", *in_markdown(_HEADINGS, rows, _HEADINGS)]))
+        table = in_markdown(_HEADINGS, rows, _HEADINGS)
+        place(options.write, f"audit_pytorch.py with PyTorch {VERSION}", "\n".join([summary, "", *table]))
     return 0
+
+
+def run_programs(page: Path) -> None:
+    """Run the programs of a page, and write the line that each prints with this PyTorch below it."""
+
+    def ran(match: re.Match[str]) -> str:
+        printed = dict(line.split(": ", 1) for line in match[2].splitlines())
+        printed[VERSION] = output_of(match[1])
+        lines = "".join(f"{version}: {printed[version]}\n" for version in sorted(printed))
+        return f"```python\n{match[1]}```\n\n```text\n{lines}```\n"
+
+    page.write_text(PROGRAM.sub(ran, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def output_of(program: str) -> str:
+    """Return the line that a program prints."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def entries() -> dict[str, Any]:
@@ -196,7 +235,8 @@ def _of_point(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -
     below: Nesting = nestings(0)[0]
     for order in _ORDERS:
         try:
-            nested = compare_nestings(phi, inputs, directions[:order], below, few_samples=True)
+            tried = [*nestings(order), *(batched_nestings(order) if order == _BATCHED else [])]
+            nested = compare_nestings(phi, inputs, directions[:order], below, tried, few_samples=True)
         except Raised:
             return
         if order == 1 and not nested.right:
@@ -245,6 +285,7 @@ def _options() -> Any:
     parser.add_argument("--seconds", type=float, default=6.0, help="processor time of each operator (6)")
     parser.add_argument("--json", type=Path, help="write the findings to this file")
     parser.add_argument("--write", type=Path, help="update the table of this page")
+    parser.add_argument("--programs", type=Path, metavar="PAGE", help="run the programs of this page")
     parser.add_argument("--within", help=argparse.SUPPRESS)
     return parser.parse_args()
 

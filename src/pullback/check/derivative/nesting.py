@@ -5,8 +5,9 @@ reverse mode gives one number, whichever direction each takes, and the numeric d
 below, along the last direction, tells which of two nestings is right: no formula is needed.
 
 A mode takes a scalar function to a scalar function: reverse mode φ to <∇φ, v>, forward mode φ to its tangent along v.
-Each exists in two interfaces. In `torch.func` they nest freely. Among `torch.autograd.grad` and dual numbers
-(`forward_ad`) only one level may be of dual numbers.
+Each exists in several interfaces. In `torch.func` they nest freely, also for a batch of directions under `vmap`, as in
+`jacfwd`, `jacrev` and `hessian`, and with `linearize`. Among `torch.autograd.grad` and dual numbers (`forward_ad`) only
+one level may be of dual numbers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pullback.check.derivative.oracle import SIGNIFICANT, Estimate, confirmed, d
 from pullback.check.trial import Raised, as_real, guarded, reseed
 
 Tensors = Sequence[Tensor]
+Interface = Literal["torch.func", "vmap", "linearize", "autograd"]
 Scalar = Callable[..., Tensor]
 """Tensors to a real number that is differentiable in them."""
 
@@ -44,7 +46,7 @@ class Nesting:
     """
 
     modes: str
-    interface: Literal["torch.func", "autograd"]
+    interface: Interface
 
     def __str__(self) -> str:
         words = {"f": "forward", "r": "reverse"}
@@ -57,13 +59,13 @@ class Nesting:
             Raised: if a mode is refused.
         """
         with guarded(str(self)), torch.enable_grad():
-            if self.interface == "torch.func":
-                return self._by_func(phi, inputs, directions)
-            return self._by_autograd(phi, inputs, directions)
+            if self.interface == "autograd":
+                return self._by_autograd(phi, inputs, directions)
+            return self._by_func(phi, inputs, directions)
 
     def _by_func(self, phi: Scalar, inputs: Sequence[Tensor], directions: Sequence[Tensors]) -> Tensor:
         for mode, v in zip(reversed(self.modes), directions, strict=True):
-            phi = (_tangent if mode == "f" else _slope)(phi, v)
+            phi = _TAKEN[self.interface, mode](phi, v)
         return phi(*inputs).detach()
 
     def _by_autograd(self, phi: Scalar, inputs: Sequence[Tensor], directions: Sequence[Tensors]) -> Tensor:
@@ -94,12 +96,63 @@ def nestings(order: int) -> list[Nesting]:
     return [*by_autograd, *(Nesting(each, "torch.func") for each in modes)]
 
 
+def batched_nestings(order: int) -> list[Nesting]:
+    """Every nesting of an order for batches of directions, as in `hessian`."""
+    return [Nesting("".join(each), "vmap") for each in itertools.product("rf", repeat=order)]
+
+
+def linearized(order: int) -> Nesting:
+    """Forward over reverse mode by `linearize`, which traces: it takes a second."""
+    return Nesting("f" + "r" * (order - 1), "linearize")
+
+
 def _tangent(phi: Scalar, v: Tensors) -> Scalar:
     return lambda *xs: torch.func.jvp(phi, xs, tuple(v))[1]
 
 
 def _slope(phi: Scalar, v: Tensors) -> Scalar:
     return lambda *xs: _dot(torch.func.grad(phi, argnums=tuple(range(len(xs))))(*xs), v)
+
+
+def _linear_tangent(phi: Scalar, v: Tensors) -> Scalar:
+    def tangent(*xs: Tensor) -> Tensor:
+        _, push = torch.func.linearize(phi, *xs)
+        along: Tensor = push(*v)
+        return along
+
+    return tangent
+
+
+def _batched_tangent(phi: Scalar, v: Tensors) -> Scalar:
+    """Return the second of two tangents, whose directions are in the last dimension."""
+    batch = [torch.stack([2 * t, t], -1) for t in v]
+
+    def tangent(*xs: Tensor) -> Tensor:
+        along: Tensor = torch.func.vmap(lambda *vs: torch.func.jvp(phi, xs, vs)[1], in_dims=-1)(*batch)
+        return along[1]
+
+    return tangent
+
+
+def _batched_slope(phi: Scalar, v: Tensors) -> Scalar:
+    """Return the slope along v, from the second of two cotangents."""
+
+    def slope(*xs: Tensor) -> Tensor:
+        out, pull = torch.func.vjp(phi, *xs)[:2]
+        grads = torch.func.vmap(pull)(torch.stack([2 * torch.ones_like(out), torch.ones_like(out)]))
+        return _dot([g[1] for g in grads], v)
+
+    return slope
+
+
+_TAKEN: dict[tuple[Interface, str], Callable[[Scalar, Tensors], Scalar]] = {
+    ("torch.func", "f"): _tangent,
+    ("torch.func", "r"): _slope,
+    ("vmap", "f"): _batched_tangent,
+    ("vmap", "r"): _batched_slope,
+    ("linearize", "f"): _linear_tangent,
+    ("linearize", "r"): _slope,
+}
 
 
 def _dot(a: Tensors, b: Tensors) -> Tensor:
@@ -187,27 +240,24 @@ def compare_nestings(
     inputs: Tensors,
     directions: Sequence[Tensors],
     below: Nesting,
+    tried: Sequence[Nesting],
     few_samples: bool = False,
-    skip: Callable[[Nesting], bool] = lambda nesting: False,
 ) -> Nested:
-    """Take the derivative of `phi` along as many directions as its order, by every nesting and numerically.
+    """Take the derivative of `phi` along as many directions as its order, by nestings and numerically.
 
     Args:
         phi: the function; it changes none of its arguments.
         inputs: where.
         directions: one direction of all inputs for each order.
         below: a nesting of one order below that is right, whose numeric derivative settles who is right.
-        few_samples: take few samples of it where they suffice.
-        skip: which nestings to leave out.
+        tried: the nestings, of this order.
+        few_samples: take few samples of the numeric derivative where they suffice.
 
     Raises:
         Raised: if the nesting below is refused.
     """
-    order = len(directions)
     values, refused = {}, {}
-    for nesting in nestings(order):
-        if skip(nesting):
-            continue
+    for nesting in tried:
         try:
             values[nesting] = float(nesting.derivative(phi, inputs, directions))
         except Raised as error:

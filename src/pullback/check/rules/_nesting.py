@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -17,7 +17,16 @@ from pullback.check.contexts.compare import preamble
 from pullback.check.contexts.eager import EagerReference, base_setting, setting_of
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.forward_mode import has_jvp
-from pullback.check.derivative.nesting import Nested, Nesting, compare_nestings, composite, nestings, sizes
+from pullback.check.derivative.nesting import (
+    Nested,
+    Nesting,
+    batched_nestings,
+    compare_nestings,
+    composite,
+    linearized,
+    nestings,
+    sizes,
+)
 from pullback.check.derivative.sampler import direction_like
 from pullback.check.trial import Raised
 from pullback.report.model import Evidence, Finding, Severity
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
 
 _SEED = 11
 _ORDERS = (2, 3)
-_SHARE = 0.15
+_SHARE = 0.1
 """Part of the budget for the branch points."""
 _ORDINALS = {2: "second", 3: "third"}
 _known: WeakKeyDictionary[Audit, list[Measured]] = WeakKeyDictionary()
@@ -65,9 +74,12 @@ def _measured(audit: Audit) -> Iterator[Measured]:
     setting = base_setting(audit)
     if setting is None or audit.is_slow or audit.subject.is_interpreted:
         return
-    found = list(_of_each_order(audit, setting))
+    more = [*batched_nestings(2), *([linearized(2)] if audit.options.deep else [])]
+    found = list(_of_each_order(audit, setting, {2: [*nestings(2), *more], 3: nestings(3)}))
     yield from found
     refused = {nesting for m in found for nesting in m.nested.refused}
+    tried = {k: _of_one_interface([n for n in nestings(k) if n not in refused]) for k in _ORDERS}
+    tried = {k: [n for n in tried[k] if not is_lost(audit, n)] for k in _ORDERS}
     clock = Stopwatch()
     for label, change in BRANCH_POINTS.items():
         for case in audit.domain.keep(audit.base.map_inputs(change, label)):
@@ -76,13 +88,16 @@ def _measured(audit: Audit) -> Iterator[Measured]:
                 return
             there = setting_of(audit.subject, case)
             if there is not None and not case.doubtful:
-                found = list(_of_each_order(audit, there, lambda n: n in refused or is_lost(audit, n)))
+                found = list(_of_each_order(audit, there, tried))
                 yield from found
 
 
-def _of_each_order(
-    audit: Audit, setting: EagerReference, skip: Callable[[Nesting], bool] = lambda nesting: False
-) -> Iterator[Measured]:
+def _of_one_interface(found: Sequence[Nesting]) -> list[Nesting]:
+    """Those in `torch.func`, or without any the others: they run the same rules."""
+    return [nesting for nesting in found if nesting.interface == "torch.func"] or list(found)
+
+
+def _of_each_order(audit: Audit, setting: EagerReference, tried: Mapping[int, Sequence[Nesting]]) -> Iterator[Measured]:
     generator = torch.Generator().manual_seed(_SEED)
     phi = composite(setting.function(), setting.inputs, setting.cotangents, sizes(setting.values))
     below = nestings(1)[0]
@@ -91,7 +106,7 @@ def _of_each_order(
         directions = [*directions, [direction_like(x, generator) for x in setting.inputs]]
         audit.events.beat()
         try:
-            nested = compare_nestings(phi, setting.inputs, directions, below, few_samples=True, skip=skip)
+            nested = compare_nestings(phi, setting.inputs, directions, below, tried[order], few_samples=True)
         except Raised:
             return
         yield Measured(setting, directions, below, nested, order)
@@ -161,6 +176,17 @@ def _tail(found: Measured, wrong: Nesting) -> list[str]:
     ]
 
 
+_GRADIENT = "dot(torch.func.grad({name}, argnums=tuple(range(len(xs))))(*xs), directions[{k}])"
+_TAKEN = {
+    ("torch.func", "f"): "torch.func.jvp({name}, xs, directions[{k}])[1]",
+    ("torch.func", "r"): _GRADIENT,
+    ("linearize", "f"): "torch.func.linearize({name}, *xs)[1](*directions[{k}])",
+    ("linearize", "r"): _GRADIENT,
+    ("vmap", "f"): "torch.func.vmap(lambda *v: torch.func.jvp({name}, xs, v)[1])(*twice(directions[{k}]))[1]",
+    ("vmap", "r"): (
+        "dot([g[1] for g in torch.func.vmap(torch.func.vjp({name}, *xs)[1])({name}(*xs).new_ones(2))], directions[{k}])"
+    ),
+}
 _PHI = (
     "def phi(*xs):",
     "    xs = [x + (x - point) ** 2 / 4 for x, point in zip(xs, points)]  # so that no tangent is constant",
@@ -168,6 +194,8 @@ _PHI = (
     "    return sum((w.conj() * (out / unit).exp()).real.sum() for out, w, unit in terms)",
     "def dot(a, b):",
     "    return sum((x.conj() * y).real.sum() for x, y in zip(a, b))",
+    "def twice(tensors):",
+    "    return [t.expand(2, *t.shape) for t in tensors]",
 )
 
 
@@ -177,15 +205,10 @@ def _definition(name: str, body: Sequence[str]) -> list[str]:
 
 def _program(nesting: Nesting, directions: Sequence[int]) -> list[str]:
     """Return the lines of a function of `points` that returns a derivative."""
-    if nesting.interface == "torch.func":
+    if nesting.interface != "autograd":
         lines, name = [], "phi"
         for k, mode in zip(directions, reversed(nesting.modes), strict=True):
-            taken = (
-                f"torch.func.jvp({name}, xs, directions[{k}])[1]"
-                if mode == "f"
-                else f"dot(torch.func.grad({name}, argnums=tuple(range(len(xs))))(*xs), directions[{k}])"
-            )
-            lines += [f"def d{k + 1}(*xs):", f"    return {taken}"]
+            lines += [f"def d{k + 1}(*xs):", f"    return {_TAKEN[nesting.interface, mode].format(name=name, k=k)}"]
             name = f"d{k + 1}"
         return [*lines, f"return {name}(*points)"]
     lines = ["leaves = xs = [x.detach().clone().requires_grad_() for x in points]"]

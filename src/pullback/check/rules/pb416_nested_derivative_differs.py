@@ -2,11 +2,13 @@
 
 ## What it finds
 Second and third derivatives along random directions, by every nesting of forward and reverse mode in `torch.func`, and
-in `torch.autograd` with dual numbers. Two nestings of the same derivative must agree to rounding. Where they do not,
+in `torch.autograd` with dual numbers. Second derivatives are taken for batches of directions, too, as `hessian` takes
+them, and with `--deep` by `linearize`. Two nestings of the same derivative must agree to rounding. Where they do not,
 the numeric derivative of the nesting one order below tells which are right. The example is tried, and the same with
 exact zeros, ties, equal and constant rows, and multiples of the identity.
 
-- An error: a nesting is silently wrong. If no custom function runs, it is a warning, since the fault is PyTorch's.
+- An error: a nesting of a `torch.autograd.Function` is silently wrong.
+- A warning: that of a callable is, since [rules of PyTorch](../pytorch.md) may be at fault.
 - Nothing: a nesting raises. [PB405](pb405.md), [PB407](pb407.md) and [PB403](pb403.md) tell of what is refused.
 
 ## Why it hurts
@@ -15,7 +17,7 @@ reverse. Each runs other rules: the backward, its backward, the `jvp`, the deriv
 the next one wrong.
 
 ## Limits
-Zeros and ties are tried for 15 % of the budget. Nothing is tried if the gradient or the double backward is wrong, or
+Zeros and ties are tried for 10 % of the budget. Nothing is tried if the gradient or the double backward is wrong, or
 not meant to be a derivative: [PB101](pb101.md) and [PB401](pb401.md) tell that. Two levels of forward mode through a
 `jvp` are for [PB417](pb417.md).
 
@@ -88,13 +90,14 @@ if TYPE_CHECKING:
 def _run(audit: Audit) -> Iterator[Finding]:
     for found in measured(audit):
         if wrong := at_fault(audit, found.nested):
-            severity: Severity = "warning" if audit.is_native else "error"
-            whose = _OF_PYTORCH if audit.is_native else ""
+            severity: Severity = "error" if audit.subject.kind == "function" else "warning"
+            whose = _OF_PYTORCH if audit.is_native else "" if severity == "error" else _OF_EITHER
             yield differing_nestings(audit, "PB416", found, wrong, severity, _HINT, whose)
             return
 
 
 _OF_PYTORCH = ": PyTorch's own fault, since no custom function runs"
+_OF_EITHER = ": the fault of a custom function that runs in it, or of PyTorch's own rules"
 _HINT = (
     "write each rule in differentiable operations on saved inputs and outputs, without detach, no_grad or .data, the "
     "rules of Functions that it calls, too"

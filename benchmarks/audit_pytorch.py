@@ -16,6 +16,8 @@ versions, and a line below each program.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import itertools
 import json
 import re
@@ -47,12 +49,27 @@ from pullback.check.trial import Raised, reseed
 
 _MOST_SAMPLES, _MOST_ELEMENTS = 40, 200
 _ORDERS = (1, 2, 3)
+_CONDITIONED = 1e-4
+"""Relative error that is put down to a sample's condition."""
 _BATCHED = 2
 """The order whose nestings are taken for batches of directions, too, as in `hessian`."""
 VERSION = torch.__version__.partition("+")[0]
 PROGRAM = re.compile(r"```python\n(import .*?)```\n\n```text\n(.*?)```\n", re.DOTALL)
 """A program of the page, and what it printed: a line for each version of PyTorch."""
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
+
+
+NOT_ACCUSED = {
+    "bfloat16": "it rounds, and its derivative is that of the number before",
+    "half": "it rounds, and its derivative is that of the number before",
+    "masked.logaddexp": "NaN at a masked element, whose value is -inf",
+    "nn.functional.linear_cross_entropy.chunked": "not confirmed by a program yet",
+    "nn.functional.max_unpool1d": "two elements of its samples have one place: which remains is not defined",
+    "nn.functional.max_unpool2d": "two elements of its samples have one place: which remains is not defined",
+    "nn.functional.max_unpool3d": "two elements of its samples have one place: which remains is not defined",
+    "pca_lowrank": "a random algorithm, beside a degenerate matrix",
+}
+"""Operators whose nestings differ without a fault that is shown: why."""
 
 
 @dataclass
@@ -89,18 +106,21 @@ def main() -> int:
             print(json.dumps(line), flush=True)
         return 0
     names = [name for name in entries() if options.only in name]
-    done: dict[str, dict[str, Any]] = {}
+    kept = options.json is not None and options.json.exists()
+    done: dict[str, dict[str, Any]] = json.loads(options.json.read_text()) if kept else {}
     while left := [name for name in names if name not in done]:
         before = len(done)
         for line in _lines(left, options.seconds):
             done[line["operator"]] = line
+            if options.json:
+                options.json.write_text(json.dumps(done, indent=1))
             print(f"\r{len(done)} of {len(names)} operators", end="", file=sys.stderr, flush=True)
         if len(done) < len(names):
             crashed = next(name for name in names if name not in done)
             done[crashed] = {"operator": crashed, "compared": 0, "wrong": [], "error": "the process ended"}
         assert len(done) > before
     print(file=sys.stderr)
-    found = [Wrong(**each) for line in done.values() for each in line["wrong"]]
+    found = [Wrong(**each) for line in done.values() for each in line["wrong"] if line["operator"] not in NOT_ACCUSED]
     rows = list(_rows(found))
     print_table(_HEADINGS, rows)
     compared = sum(line["compared"] > 0 for line in done.values())
@@ -109,8 +129,6 @@ def main() -> int:
         f"{len({w.operator for w in found})} with a nesting that is silently wrong."
     )
     print(summary)
-    if options.json:
-        options.json.write_text(json.dumps(done, indent=1))
     if options.write:
         table = in_markdown(_HEADINGS, rows, _HEADINGS)
         place(options.write, f"audit_pytorch.py with PyTorch {VERSION}", "\n".join([summary, "", *table]))
@@ -130,9 +148,15 @@ def run_programs(page: Path) -> None:
 
 
 def output_of(program: str) -> str:
-    """Return the line that a program prints."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    """Return the line that a program prints, or its exception."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated operators
+        try:
+            exec(compile(program, "<program>", "exec"), {})
+        except Exception as error:
+            return f"raises {type(error).__name__}: {str(error).splitlines()[0]}"
+    return said.getvalue().strip()
 
 
 def entries() -> dict[str, Any]:
@@ -192,9 +216,14 @@ def _of_operator(name: str, entry: Any, has_time: Callable[[], bool]) -> Iterato
             if not has_time():
                 return
             for order, nested in _of_point(function, values):
-                got = {str(n): nested.values[n] for n in nested.wrong}
+                got = {str(n): nested.values[n] for n in nested.wrong if _is_no_rounding(nested, nested.values[n])}
                 right = [str(n) for n in nested.right]
                 yield Wrong(name, label, point, order, nested.expected, nested.bar, got, right) if got else None
+
+
+def _is_no_rounding(nested: Nested, value: float) -> bool:
+    """Whether a wrong value is further off than by the rounding of an ill-conditioned sample."""
+    return not abs(value - nested.expected) <= _CONDITIONED * abs(nested.expected)
 
 
 def as_function(entry: Any, sample: Any) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
@@ -283,7 +312,7 @@ def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="operators with this in their name")
     parser.add_argument("--seconds", type=float, default=6.0, help="processor time of each operator (6)")
-    parser.add_argument("--json", type=Path, help="write the findings to this file")
+    parser.add_argument("--json", type=Path, help="keep what is found here, and resume from it")
     parser.add_argument("--write", type=Path, help="update the table of this page")
     parser.add_argument("--programs", type=Path, metavar="PAGE", help="run the programs of this page")
     parser.add_argument("--within", help=argparse.SUPPRESS)

@@ -53,7 +53,7 @@ def miscompile():
 def audited(function):
     """Return rule, severity and message of the findings, and their reproductions by rule."""
     example = torch.linspace(-1, 2, 37).to(NAME)
-    report = pullback.check(function, example, select=("PB0", "PB101", "PB905", "PB909"), budget=20)
+    report = pullback.check(function, example, select=("PB0", "PB101", "PB905", "PB909"), budget=60)
     told = [(f.rule, f.severity, f.message) for f in report.findings]
     return told, {f.rule: f.reproduce for f in report.findings}
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _SEED = 11
 _ORDERS = (2, 3)
-_SHARE = 0.1
+_SHARE = 0.05
 """Part of the budget for the branch points."""
 _ORDINALS = {2: "second", 3: "third"}
 _known: WeakKeyDictionary[Audit, list[Measured]] = WeakKeyDictionary()
@@ -75,7 +75,8 @@ def _measured(audit: Audit) -> Iterator[Measured]:
     if setting is None or audit.is_slow or audit.subject.is_interpreted:
         return
     more = [*batched_nestings(2), *([linearized(2)] if audit.options.deep else [])]
-    found = list(_of_each_order(audit, setting, {2: [*nestings(2), *more], 3: nestings(3)}))
+    third = [n for n in nestings(3) if (n.interface == "torch.func" or n.modes == "rrr") and not is_lost(audit, n)]
+    found = list(_of_each_order(audit, setting, {2: [*nestings(2), *more], 3: third}))
     yield from found
     refused = {nesting for m in found for nesting in m.nested.refused}
     tried = {k: _of_one_interface([n for n in nestings(k) if n not in refused]) for k in _ORDERS}

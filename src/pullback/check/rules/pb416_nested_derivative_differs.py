@@ -1,11 +1,11 @@
 """nested-derivative-differs (PB416): a nesting of forward and reverse mode gives another derivative than it should.
 
 ## What it finds
-Second and third derivatives along random directions, by every nesting of forward and reverse mode in `torch.func`, and
-in `torch.autograd` with dual numbers. Second derivatives are taken for batches of directions, too, as `hessian` takes
-them, and with `--deep` by `linearize`. Two nestings of the same derivative must agree to rounding. Where they do not,
-the numeric derivative of the nesting one order below tells which are right. The example is tried, and the same with
-exact zeros, ties, equal and constant rows, and multiples of the identity.
+Second derivatives along random directions, by every nesting of forward and reverse mode: in `torch.func`, also for
+batches of directions, as `hessian` takes them, in `torch.autograd` with dual numbers, and with `--deep` by `linearize`.
+Third derivatives in `torch.func`, and by reverse mode alone in `torch.autograd`. Two nestings of the same derivative
+must agree to rounding. Where they do not, the numeric derivative of the nesting one order below tells which are right.
+The example is tried, and the same with exact zeros, ties, equal and constant rows, and multiples of the identity.
 
 - An error: a nesting of a `torch.autograd.Function` is silently wrong.
 - A warning: that of a callable is, since [rules of PyTorch](../pytorch.md) may be at fault.
@@ -17,7 +17,7 @@ reverse. Each runs other rules: the backward, its backward, the `jvp`, the deriv
 the next one wrong.
 
 ## Limits
-Zeros and ties are tried for 10 % of the budget. Nothing is tried if the gradient or the double backward is wrong, or
+Zeros and ties are tried for 5 % of the budget. Nothing is tried if the gradient or the double backward is wrong, or
 not meant to be a derivative: [PB101](pb101.md) and [PB401](pb401.md) tell that. Two levels of forward mode through a
 `jvp` are for [PB417](pb417.md).
 

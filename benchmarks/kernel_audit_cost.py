@@ -3,10 +3,10 @@
     python benchmarks/kernel_audit_cost.py [--only TEXT] [--package] [--write docs/kernels_in_the_wild.md]
 
 Audits Functions of Liger-Kernel and flash-linear-attention with all rules, on one core: normalisations and activations
-in at most 20 s, attention in at most 60 s, besides what Python takes to import the module. With --package, also all of
-`liger_kernel.ops` on two cores, in at most 15 minutes. Prints the wall-clock time of the command, that of the import
-alone, and the processor time of the command. The exit status is 1 if a bound is exceeded. Run it alone. Needs a
-network, or the packages on the path, and Triton.
+in at most 20 s, attention in at most 60 s. With --package, also all of `liger_kernel.ops` on two cores, in at most 15
+minutes. Prints the wall-clock time of the command, that of a Python which only imports the module, and the processor
+time of the command. The exit status is 1 if a bound is exceeded. Run it alone. Needs a network, or the packages on the
+path, and Triton.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from side_by_side import in_markdown, place, print_table
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited, and the bound on its duration in seconds, without the import of its module."""
+    """What is audited, and the bound on its duration in seconds."""
 
     target: str
     family: str
@@ -90,7 +90,7 @@ def main() -> int:
         for subject in subjects:
             start = imported(subject, path)
             seconds, processor = audited(subject, path)
-            late |= seconds - start > subject.bound
+            late |= seconds > subject.bound
             name = f"`{subject.target.rpartition(':')[2]}`"
             figures = (seconds, start, processor, subject.bound)
             cells.append([name, subject.family, str(subject.cores), *(f"{figure:.0f}" for figure in figures)])

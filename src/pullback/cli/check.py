@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections import Counter
@@ -44,6 +46,9 @@ def check(
     from pullback.check.find.kernels import WITHOUT_GPU
     from pullback.check.runner.targets import Interrupted, run_targets
 
+    atexit.register(
+        gc.freeze
+    )  # the last collection walks through all of PyTorch, for a second; nothing audited is here
     if interpret:  # before anything asks for a GPU
         os.environ.update(WITHOUT_GPU)
     reports = Reporting(**options)

@@ -64,6 +64,28 @@ def test_unsteady_float64_run_is_undecided():
     assert truth.undecided.tolist() == [False, True, True]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_rows_with_a_result_that_is_not_the_float64_one_are_run_beside_it(dtype):
+    sizes = []
+
+    def bessel(x):
+        sizes.append(x.numel())
+        return torch.special.bessel_j0(x)
+
+    subject = of(function(bessel, lambda g, x: -g * torch.special.bessel_j1(x)), normal(2, 3))
+    at = {"x": np.linspace(0.5, 2.0, 9)}
+    computed = [t.to(torch.float64).to(dtype) for t in subject.run(torch.float64, at)]
+    sizes.clear()
+    agreeing = Wider(subject).truths(at, dtype, computed)
+    assert sizes == [9]
+    computed[1][4] = np.inf
+    doubted = Wider(subject).truths(at, dtype, computed)
+    assert sizes[2:] == [3 * 10]  # four beside and six around each point of the second row
+    for truth, before in zip(doubted, agreeing, strict=True):
+        assert not truth.undecided.any()
+        np.testing.assert_array_equal(truth.high, before.high)
+
+
 def test_points_of_a_run_meet_the_weights_of_their_place_in_a_row():
     weight = torch.tensor([1.0, 10.0, 100.0])
     j0, j1 = torch.special.bessel_j0, torch.special.bessel_j1

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pullback.check.events import AuditEnd
-from pullback.check.runner import task
+from pullback.check.runner import subjects, task
 from pullback.check.runner.outcome import AuditStep, process_finding
 from pullback.check.runner.process import Death, Process
 from pullback.check.runner.subjects import run_subjects
@@ -455,3 +455,13 @@ def test_hang_that_does_not_repeat_is_a_warning(outcome):
 def test_severity_of_a_process_that_ended(cause, rule, what, severity):
     death = Death(cause, signal.SIGSEGV if cause == "signal" else 0, "", 1.0, 1.0)
     assert process_finding(subject(is_sound), death, AuditStep(rule, what), 10.0).severity == severity
+
+
+@pytest.mark.parametrize(("interpreted", "warms"), [((True, True), False), ((True, False), True), ((), True)])
+def test_the_compiler_is_warmed_up_unless_all_kernels_are_interpreted(interpreted, warms, monkeypatch):
+    warmed = []
+    monkeypatch.setattr(subjects, "_warm", lambda: warmed.append("compiler"))
+    monkeypatch.setattr(subjects, "_warm_tracing", lambda: warmed.append("tracing"))
+    location = Location("swish.py", 1)
+    subjects.preload(Options(), [Subject("Swish", "function", None, location, is_interpreted=i) for i in interpreted])
+    assert warmed == (["tracing", "compiler"] if warms else [])

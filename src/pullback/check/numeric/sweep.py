@@ -38,6 +38,8 @@ _STEADY = 2.0**-28
 """Relative change that counts as stable. 2⁻²⁴ is half an ulp of float32."""
 _AROUND, _NOISE_STEP = (-4.0, -2.83, -1.79, 0.94, 2.06, 3.17), 2.0**-8
 """Where its noise is measured, in steps of a part of the input or, for a large one, of 1."""
+_ROUNDED = 4
+"""Errors up to so many times `eps` are those of rounding."""
 _PIECE = 2**14
 """Most points in a run."""
 _ORDINARY = (2.0**-7, 2.0**4)
@@ -62,23 +64,45 @@ class Wider:
     def __init__(self, function: Elementwise) -> None:
         self.function = function
 
-    def truths(self, at: Columns, dtype: torch.dtype) -> list[Truth]:
-        """Return the results of a float64 run; for points of float64 all undecided."""
+    def truths(self, at: Columns, dtype: torch.dtype, computed: Sequence[Tensor] = ()) -> list[Truth]:
+        """Return the results of a float64 run; for points of float64 all undecided.
+
+        Args:
+            at: the points.
+            dtype: their dtype.
+            computed: results in that dtype. Where they are those of the float64 run, up to rounding, no more is run.
+        """
         count = len(next(iter(at.values())))
         nothing = Truth(np.full(count, np.nan), np.zeros(count), np.ones(count, dtype=np.bool_))
         if dtype == torch.float64:
             return [nothing] * (1 + len(self.function.names))
         try:
-            beside = [{n: x * (1 + d) for n, x in at.items()} for d in _BESIDE]
-            around = [{n: x + p * _step(x) for n, x in at.items()} for p in _AROUND]
-            parts = [at, *beside, *around]
-            found = self._run(self.function.joined(parts))
+            found = self._run(at)
+            doubted = self._doubted(found, computed, dtype)
+            return [_steady(high, *sides, doubted) for high, sides in zip(found, self._sides(at, doubted), strict=True)]
         except Raised:
             return [nothing] * (1 + len(self.function.names))
-        return [
-            _steady(high, runs[: len(beside)], _noise(high, runs[len(beside) :]))
-            for high, *runs in (_parted(x, len(parts), count) for x in found)
-        ]
+
+    def _doubted(self, found: Sequence[Floats], computed: Sequence[Tensor], dtype: torch.dtype) -> Mask:
+        """Return the points of the rows in which a result differs by more than its rounding."""
+        row, count = self.function.row, len(found[0])
+        differ = [_differs(high, got, dtype) for high, got in zip(found, computed, strict=bool(computed))]
+        anywhere = np.any(differ, axis=0) if differ else np.ones(count, dtype=np.bool_)
+        rows = np.pad(anywhere, (0, -count % row)).reshape(-1, row).any(axis=1)
+        doubted: Mask = np.repeat(rows, row)[:count]
+        return doubted
+
+    def _sides(self, at: Columns, doubted: Mask) -> list[tuple[list[Floats], list[Floats]]]:
+        """Return for each quantity its values close to some points, and around them."""
+        count = int(doubted.sum())
+        if not count:
+            return [([], [])] * (1 + len(self.function.names))
+        there = {n: x[doubted] for n, x in at.items()}
+        beside = [{n: x * (1 + d) for n, x in there.items()} for d in _BESIDE]
+        around = [{n: x + p * _step(x) for n, x in there.items()} for p in _AROUND]
+        found = self._run(self.function.joined([*beside, *around]))
+        parted = (_parted(x, len(beside) + len(around), count) for x in found)
+        return [(runs[: len(beside)], runs[len(beside) :]) for runs in parted]
 
     def _run(self, at: Columns) -> list[Floats]:
         """Run the function on all points, in pieces: a call of an interpreted kernel costs as much as many points."""
@@ -101,10 +125,22 @@ def _step(x: Floats) -> Floats:
     return step
 
 
-def _steady(high: Floats, beside: Sequence[Floats], noise: Floats) -> Truth:
-    with np.errstate(invalid="ignore", over="ignore"):
-        moves = np.max([np.abs(b - high) for b in beside], axis=0)
-        steady = np.isfinite(high) & (np.maximum(moves, noise) <= _STEADY * np.abs(high))
+def _differs(high: Floats, got: Tensor, dtype: torch.dtype) -> Mask:
+    """Return where a result is neither the float64 one, up to rounding, nor beyond the range of its dtype."""
+    rounded, got = torch.from_numpy(high).to(dtype).double(), got.double()
+    with np.errstate(invalid="ignore"):
+        close = (got - rounded).abs() <= _ROUNDED * torch.finfo(dtype).eps * rounded.abs()
+    differs: Mask = (~(close | (got == rounded)) & rounded.isfinite()).numpy()
+    return differs
+
+
+def _steady(high: Floats, beside: Sequence[Floats], around: Sequence[Floats], doubted: Mask) -> Truth:
+    steady = np.isfinite(high)
+    if beside:
+        there = high[doubted]
+        with np.errstate(invalid="ignore", over="ignore"):
+            moves = np.max([np.abs(b - there) for b in beside], axis=0)
+            steady[doubted] &= np.maximum(moves, _noise(there, around)) <= _STEADY * np.abs(there)
     return Truth(np.where(steady, high, np.nan), np.zeros(len(high)), ~steady)
 
 
@@ -287,7 +323,7 @@ class Sweeper:
             Raised: if the subject refuses one of them.
         """
         computed = self.function.run(dtype, at)
-        truths, exact = self.truths(dtype, at)
+        truths, exact = self.truths(dtype, at, computed)
         return [
             SweptQuantity(by, got, truth, errors(got, truth), known, self.terms[0] if self.terms else None)
             for k, (by, got, truth, known) in enumerate(
@@ -295,9 +331,11 @@ class Sweeper:
             )
         ]
 
-    def truths(self, dtype: torch.dtype, at: Columns) -> tuple[list[Truth], list[bool]]:
-        """Return the truth of each quantity, and whether it is exact."""
-        wide = [] if all(self._trusted) else self._wider.truths(at, dtype)
+    def truths(
+        self, dtype: torch.dtype, at: Columns, computed: Sequence[Tensor] = ()
+    ) -> tuple[list[Truth], list[bool]]:
+        """Return the truth of each quantity, and whether it is exact; `computed` is as in `Wider.truths`."""
+        wide = [] if all(self._trusted) else self._wider.truths(at, dtype, computed)
         known = Exact(self.terms).truths(at, dtype) if any(self._trusted) else wide
         return [known[k] if sure else wide[k] for k, sure in enumerate(self._trusted)], self._trusted
 

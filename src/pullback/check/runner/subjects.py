@@ -89,12 +89,15 @@ def run_subjects(
     return [outcomes[position] for position in range(len(subjects))]
 
 
-def preload(options: Options) -> None:
+def preload(options: Options, subjects: Sequence[Subject] = ()) -> None:
     """Warm up torch.compile and tracing in this process, before forking, so that the children need not.
 
     Args:
         options: options of the audit; without a rule that compiles or traces there is nothing to do.
+        subjects: those to be audited, if known. Nothing compiles or traces kernels that are interpreted.
     """
+    if subjects and all(subject.is_interpreted for subject in subjects):
+        return
     if any(rule.is_of_range for rule in selected(options)):
         _warm_tracing()
     if any(rule.compiles for rule in selected(options)):

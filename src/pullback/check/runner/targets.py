@@ -95,10 +95,11 @@ class TargetPlan:
 
     def _audit(self, subjects: Sequence[Subject], given: Given, channel: Channel) -> None:
         wanted = self.wanted(len(subjects))
-        if wanted:
-            preload(self.options)
+        audited = [subjects[position] for position in wanted]
+        if audited:
+            preload(self.options, audited)
         run_subjects(
-            [subjects[position] for position in wanted],
+            audited,
             self.options,
             given,
             limits=self.limits,

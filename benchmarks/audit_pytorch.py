@@ -1,7 +1,8 @@
 """Second and third derivatives of PyTorch's own operators, by every nesting of forward and reverse mode.
 
-Takes the entries of PyTorch's operator database that support gradients, in float64 on the CPU, on their samples and on
-these with zeros, ties, equal and constant rows and multiples of the identity. Every nesting of the modes gives the same
+Takes the entries of PyTorch's operator database that support gradients, in float64 and complex128 on the CPU, on their
+samples, a few of ours, and these with zeros, ties, equal and constant rows, multiples of the identity, numbers that are
+far apart, and zeros or ones in a single tensor. Every nesting of the modes gives the same
 derivative along some directions; where two differ, the numeric derivative of a nesting one order below that was
 confirmed itself settles which is right. Lists the nestings that silently give another number, and what they give.
 
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from typing import Any
 import torch
 from side_by_side import in_markdown, place, print_table
 from torch import Tensor
+from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils import _pytree
 
 from pullback.check.cases.branch_points import at_branch_points
@@ -51,6 +53,8 @@ _MOST_SAMPLES, _MOST_ELEMENTS = 40, 200
 _ORDERS = (1, 2, 3)
 _CONDITIONED = 1e-4
 """Relative error that is put down to a sample's condition."""
+_AS_GIVEN = "as given"
+_DTYPES = (torch.float64, torch.complex128)
 _BATCHED = 2
 """The order whose nestings are taken for batches of directions, too, as in `hessian`."""
 VERSION = torch.__version__.partition("+")[0]
@@ -63,7 +67,6 @@ NOT_ACCUSED = {
     "bfloat16": "it rounds, and its derivative is that of the number before",
     "half": "it rounds, and its derivative is that of the number before",
     "masked.logaddexp": "NaN at a masked element, whose value is -inf",
-    "nn.functional.linear_cross_entropy.chunked": "not confirmed by a program yet",
     "nn.functional.max_unpool1d": "two elements of its samples have one place: which remains is not defined",
     "nn.functional.max_unpool2d": "two elements of its samples have one place: which remains is not defined",
     "nn.functional.max_unpool3d": "two elements of its samples have one place: which remains is not defined",
@@ -78,6 +81,7 @@ class Wrong:
 
     Attributes:
         operator: entry of the database.
+        dtype: of the sample.
         sample: number of the sample, its shapes and other arguments.
         point: the change of the sample's values; "as given" for none.
         order: of the derivative.
@@ -87,6 +91,7 @@ class Wrong:
     """
 
     operator: str
+    dtype: str
     sample: str
     point: str
     order: int
@@ -187,38 +192,71 @@ def _within(options: Any) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(1)
     known = entries()
     for name in options.within.split(","):
-        end = time.process_time() + options.seconds
         found: list[Wrong] = []
         compared, error = 0, ""
-        try:
-            for wrong in _of_operator(name, known[name], lambda end=end: time.process_time() < end):
-                compared += 1
-                if wrong is not None:
-                    found.append(wrong)
-        except Exception as raised:  # a sample cannot be made
-            error = f"{type(raised).__name__}: {raised}"[:200]
+        for dtype in _DTYPES:
+            if dtype not in known[name].supported_backward_dtypes("cpu"):
+                continue
+            end = time.process_time() + options.seconds
+            try:
+                for wrong in _of_operator(name, known[name], dtype, lambda end=end: time.process_time() < end):
+                    compared += 1
+                    if wrong is not None:
+                        found.append(wrong)
+            except Exception as raised:  # a sample cannot be made
+                error = f"{type(raised).__name__}: {raised}"[:200]
         yield {"operator": name, "compared": compared, "wrong": [asdict(w) for w in found], "error": error}
 
 
-def _of_operator(name: str, entry: Any, has_time: Callable[[], bool]) -> Iterator[Wrong | None]:
+def _of_operator(name: str, entry: Any, dtype: torch.dtype, has_time: Callable[[], bool]) -> Iterator[Wrong | None]:
     """Yield, for each derivative that is compared, what is wrong, or `None`."""
     torch.manual_seed(0)
-    samples = entry.sample_inputs("cpu", torch.float64, requires_grad=True)
-    seen = set()
-    for number, sample in enumerate(itertools.islice(samples, _MOST_SAMPLES)):
+    drawn = entry.sample_inputs("cpu", dtype, requires_grad=True)
+    samples = itertools.chain(_OURS.get(name, list)(), itertools.islice(drawn, _MOST_SAMPLES))
+    seen, cases = set(), []
+    for number, sample in enumerate(samples):
         inputs, function = as_function(entry, sample)
         label = _label(number, sample)
-        size = sum(x.numel() for x in inputs)
-        if not 0 < size <= _MOST_ELEMENTS or label.partition(":")[2] in seen:
-            continue
-        seen.add(label.partition(":")[2])
-        for point, values in [("as given", inputs), *at_branch_points(inputs)]:
-            if not has_time():
-                return
-            for order, nested in _of_point(function, values):
-                got = {str(n): nested.values[n] for n in nested.wrong if _is_no_rounding(nested, nested.values[n])}
-                right = [str(n) for n in nested.right]
-                yield Wrong(name, label, point, order, nested.expected, nested.bar, got, right) if got else None
+        if 0 < sum(x.numel() for x in inputs) <= _MOST_ELEMENTS and label.partition(":")[2] not in seen:
+            seen.add(label.partition(":")[2])
+            place = len(seen)
+            cases += [(place + k, label, function, *point) for k, point in enumerate(_points(inputs))]
+    # The points of the first sample and the first points of all samples, before the rest.
+    for _, label, function, point, values in sorted(cases, key=lambda case: case[0]):
+        if not has_time():
+            return
+        for order, nested in _of_point(function, values, point == _AS_GIVEN):
+            got = {str(n): nested.values[n] for n in nested.wrong if _is_no_rounding(nested, nested.values[n])}
+            right = [str(n) for n in nested.right]
+            known = (nested.expected, nested.bar, got, right)
+            yield Wrong(name, str(dtype).removeprefix("torch."), label, point, order, *known) if got else None
+
+
+def _points(inputs: list[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
+    """Yield the tensors of a sample as given and changed."""
+    yield _AS_GIVEN, inputs
+    yield from at_branch_points(inputs)
+    yield "far apart", [100 * x for x in inputs]
+    if len(inputs) > 1:
+        for label, change in (("zeros", torch.zeros_like), ("ones", torch.ones_like)):
+            for i, x in enumerate(inputs):
+                yield f"{label} in one tensor", [*inputs[:i], change(x), *inputs[i + 1 :]]
+
+
+def _broadcast_cholesky() -> Iterator[SampleInput]:
+    factor = torch.randn(2, 2, 2, dtype=torch.float64).tril() + 3 * torch.eye(2)
+    yield SampleInput(torch.randn(2, 2, dtype=torch.float64).requires_grad_(), args=(factor.requires_grad_(),))
+
+
+def _integer_exponents() -> Iterator[SampleInput]:
+    yield SampleInput(torch.randn(3, dtype=torch.float64).requires_grad_(), args=(torch.tensor([2, -3, 0]),))
+
+
+_OURS: dict[str, Callable[[], Iterable[SampleInput]]] = {
+    "cholesky_solve": _broadcast_cholesky,
+    "ldexp": _integer_exponents,
+}
+"""Samples that the database lacks."""
 
 
 def _is_no_rounding(nested: Nested, value: float) -> bool:
@@ -247,10 +285,13 @@ def as_function(entry: Any, sample: Any) -> tuple[list[Tensor], Callable[..., li
 
 
 def _weights(outs: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.linspace(0.5, 1.5, max(o.numel(), 1), dtype=torch.float64)[: o.numel()].view(o.shape) for o in outs]
+    numbers = [torch.linspace(0.5, 1.5, max(o.numel(), 1), dtype=torch.float64)[: o.numel()] for o in outs]
+    return [(w.view(o.shape) * (1 + 0.5j if o.is_complex() else 1)) for w, o in zip(numbers, outs, strict=True)]
 
 
-def _of_point(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> Iterator[tuple[int, Nested]]:
+def _of_point(
+    function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], is_ordinary: bool
+) -> Iterator[tuple[int, Nested]]:
     """Yield the derivatives of each order, as long as those of the order below are known."""
     try:
         outs = [out.detach() for out in function(*inputs)]
@@ -268,7 +309,7 @@ def _of_point(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -
             nested = compare_nestings(phi, inputs, directions[:order], below, tried, few_samples=True)
         except Raised:
             return
-        if order == 1 and not nested.right:
+        if order == 1 and not nested.right and not is_ordinary:
             return  # both modes follow a convention, as for copysign(0, 0), which is linear along each line through 0
         yield order, nested
         if not nested.right:
@@ -292,10 +333,13 @@ def _rows(found: Sequence[Wrong]) -> Iterator[list[str]]:
     for (operator, order), group in itertools.groupby(
         sorted(found, key=lambda w: (w.operator, w.order)), key=lambda w: (w.operator, w.order)
     ):
-        each = list(group)
-        first = next((w for w in each if w.point == "as given"), each[0])
+        either = list(group)
+        real = [w for w in either if w.dtype == "float64"]
+        each = real or either
+        first = next((w for w in each if w.point == _AS_GIVEN), each[0])
         points = list(dict.fromkeys(w.point for w in each))
-        where = "everywhere" if "as given" in points else ", ".join(points)
+        where = "everywhere" if _AS_GIVEN in points else ", ".join(points)
+        where += "" if real else "; complex128"
         worst = max(first.got, key=lambda n: abs(first.got[n] - first.expected))
         wrong, right = (", ".join(_short(names)) for names in (first.got, first.right))
         got, expected = f"{first.got[worst]:.6g}", f"{first.expected:.6g} ± {first.bar:.0e}"

@@ -293,7 +293,8 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     """Run the rules; return the ids of those for which the budget left no time.
 
     Rules with one or a few runs come first, the most informative before the rest; then the variants of the example,
-    then slow rules. On the example the contract rules run whatever the budget is.
+    then slow rules, if one as slow as the slowest so far would end in time. On the example the contract rules run
+    whatever the budget is.
     """
     running = [rule for rule in chosen if rule.runtime is not None]
     left_out = []
@@ -305,9 +306,12 @@ def _run_rules(audit: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     _run_on_weights(audit, running, sink)
     _run_on_optional(audit, running, sink)
     audit.varied = True
+    slowest = 0.0
     for rule in (rule for rule in running if (rule.varies or rule.late) and rule.id not in left_out):
-        if rule.varies or _is_of_its_kernels(audit, rule) or audit.has_time():
+        before = audit.elapsed()
+        if rule.varies or _is_of_its_kernels(audit, rule) or before + slowest < audit.options.budget:
             _run_rule(audit, rule, sink)
+            slowest = max(slowest, audit.elapsed() - before if rule.late else 0.0)
         else:
             left_out.append(rule.id)
     _run_on_weights_of_variants(audit, running, sink)
@@ -458,15 +462,17 @@ def _smallest(audit: Audit, rule: Rule, found: list[Finding]) -> list[Finding]:
         return found
     severity = "error" if "error" in worst else "warning"
 
-    def run(case: Case) -> list[Finding]:
-        smaller = audit.on(case)
-        return list(rule.runtime(smaller)) if rule.runtime is not None and smaller.is_valid(case) else []
+    failing = [(audit.base, found)]
 
     def fails(case: Case) -> bool:
-        return any(f.severity == severity for f in run(case))
+        smaller = audit.on(case)
+        findings = list(rule.runtime(smaller)) if rule.runtime is not None and smaller.is_valid(case) else []
+        if any(f.severity == severity for f in findings):
+            failing.append((case, findings))
+        return failing[-1][0] is case
 
     smallest = audit.shrink(audit.base, fails)
-    return run(smallest) if smallest is not audit.base else found
+    return next(findings for case, findings in failing if case is smallest)
 
 
 def _undecided(audit: Audit, rule: Rule, why: str, hint: str = "") -> Finding:

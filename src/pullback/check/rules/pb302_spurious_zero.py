@@ -59,7 +59,7 @@ import torch
 
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import Columns, onset
-from pullback.check.numeric.sweep import STEP, Sweeper, weight
+from pullback.check.numeric.sweep import STEP, Sweeper, SweptQuantity, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, lost_when_scaled, nothing_is_left, onset_text
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
@@ -78,15 +78,14 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if (mixing := lost_when_scaled(audit, "PB302", zero=True)) is not None:
             yield mixing
         return
-    for k in range(len(sweep.quantities)):
-        bad = _bad(sweeper, sweep.at, k)
+    for k, quantity in enumerate(sweep.quantities):
+        bad = _bad(sweeper, sweep.at, k, quantity)
         if bad.any():
             yield _finding(audit, sweeper, sweep, k, bad)
 
 
-def _bad(sweeper: Sweeper, at: Columns, k: int) -> Mask:
-    """Return where a quantity is spuriously 0."""
-    found = sweeper.measure(_DTYPE, at)[k]
+def _bad(sweeper: Sweeper, at: Columns, k: int, found: SweptQuantity) -> Mask:
+    """Return where a quantity, measured at some points, is spuriously 0."""
     bad = found.errors.zero & found.within_range(_DTYPE)
     where = np.flatnonzero(bad)
     if len(where):
@@ -103,7 +102,7 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
         weights = np.where(severe, weights, 0.0)
     index = int(np.argmax(weights if weights.any() else lost))
     spot = Spot(sweeper, sweep, _DTYPE, k, index)
-    begins = onset(lambda at: _bad(sweeper, at, k), format_of(_DTYPE), spot.point)
+    begins = onset(lambda at: _bad(sweeper, at, k, sweeper.measure(_DTYPE, at)[k]), format_of(_DTYPE), spot.point)
     return accuracy_finding(
         audit,
         "PB302",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pullback.judge.verdict import Verdict as Verdict
     from pullback.kernels.backend import backend as backend
     from pullback.kernels.backend import set_backend as set_backend
+    from pullback.nesting import nestable as nestable
     from pullback.op import Op as Op
     from pullback.op import function as function
     from pullback.report.model import Evidence as Evidence
@@ -43,6 +44,7 @@ _HOME = {
     "function": "pullback.op",
     "AutogradFunction": "pullback.function_class",
     "Op": "pullback.op",
+    "nestable": "pullback.nesting",
     "watch": "pullback.check.watch",
     "set_backend": "pullback.kernels.backend",
     "backend": "pullback.kernels.backend",

@@ -11,6 +11,7 @@ from torch import Tensor
 from pullback import _torch, dispatch, kernel_function
 from pullback.call import Call, key_of
 from pullback.dispatch import World
+from pullback.nesting import replacing
 from pullback.plan import Functions, InlinePlan, KernelPlan, Save
 from pullback.plans import Plans
 from pullback.settings import Backend
@@ -80,13 +81,15 @@ class Derived:
         """Compute in the ops of the formula or of its stable forms, which every transform differentiates."""
         # torch.jit's passes drop ops that the forms need
         forms = None if self.stable is None or dispatch.world() is World.SCRIPT else self.stable.composite(args, kwargs)
-        return self.formula(*args, **kwargs) if forms is None else forms(*args)
+        with replacing():
+            return self.formula(*args, **kwargs) if forms is None else forms(*args)
 
     def compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the same where Dynamo traces it."""
         forms = None if self.stable is None else self.stable.compiled(args, kwargs)
         if forms is None:
-            return self.formula(*args, **kwargs)
+            with replacing():
+                return self.formula(*args, **kwargs)
         self.formula(*args)  # for Dynamo's guards on captures; the result is dropped
         return forms(*args)
 

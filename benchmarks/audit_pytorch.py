@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from torch import Tensor
 from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils import _pytree
 
+import pullback
 from pullback.check.cases.branch_points import at_branch_points
 from pullback.check.derivative.nesting import (
     Nested,
@@ -101,6 +102,10 @@ class Wrong:
     right: list[str] = field(default_factory=list)
 
 
+NESTABLE = {True: "wrong", False: "right"}
+"""What is said of an operator within `pullback.nestable`, by whether a nesting is silently wrong there, too."""
+
+
 def main() -> int:
     options = _options()
     if options.programs:
@@ -122,16 +127,18 @@ def main() -> int:
             print(f"\r{len(done)} of {len(names)} operators", end="", file=sys.stderr, flush=True)
         if len(done) < len(names):
             crashed = next(name for name in names if name not in done)
-            done[crashed] = {"operator": crashed, "compared": 0, "wrong": [], "error": "the process ended"}
+            done[crashed] = {"operator": crashed, "compared": 0, "wrong": [], "left": [], "error": "the process ended"}
         assert len(done) > before
     print(file=sys.stderr)
     found = [Wrong(**each) for line in done.values() for each in line["wrong"] if line["operator"] not in NOT_ACCUSED]
-    rows = list(_rows(found))
+    left = {name: line["left"] for name, line in done.items()}
+    rows = list(_rows(found, left))
     print_table(_HEADINGS, rows)
     compared = sum(line["compared"] > 0 for line in done.values())
     summary = (
         f"PyTorch {VERSION}: {len(done)} operators, {compared} compared, "
-        f"{len({w.operator for w in found})} with a nesting that is silently wrong."
+        f"{len({w.operator for w in found})} with a nesting that is silently wrong, "
+        f"{len({w.operator for w in found if left[w.operator]})} within `pullback.nestable`."
     )
     print(summary)
     if options.write:
@@ -205,15 +212,34 @@ def _within(options: Any) -> Iterator[dict[str, Any]]:
                         found.append(wrong)
             except Exception as raised:  # a sample cannot be made
                 error = f"{type(raised).__name__}: {raised}"[:200]
-        yield {"operator": name, "compared": compared, "wrong": [asdict(w) for w in found], "error": error}
+        left = sorted({wrong.order for wrong in found if _is_wrong_in_nestable(known[name], wrong)})
+        line = {"compared": compared, "wrong": [asdict(w) for w in found], "left": left, "error": error}
+        yield {"operator": name, **line}
 
 
-def _of_operator(name: str, entry: Any, dtype: torch.dtype, has_time: Callable[[], bool]) -> Iterator[Wrong | None]:
-    """Yield, for each derivative that is compared, what is wrong, or `None`."""
+def _is_wrong_in_nestable(entry: Any, wrong: Wrong) -> bool:
+    """Whether a nesting is silently wrong on the same sample within `pullback.nestable`, too."""
+    _, _, function, _, values = next(
+        case
+        for case in _cases(wrong.operator, entry, getattr(torch, wrong.dtype))
+        if (case[1], case[3]) == (wrong.sample, wrong.point)
+    )
+    replaced = pullback.nestable(function)
+    found = dict(_of_point(replaced, values, wrong.point == _AS_GIVEN)).get(wrong.order)
+    return found is not None and any(_is_no_rounding(found, found.values[n]) for n in found.wrong)
+
+
+Case = tuple[int, str, Callable[..., list[Tensor]], str, list[Tensor]]
+"""Its place in the order of cases, the label of a sample, a function of its tensors, a change of these, and they."""
+
+
+def _cases(name: str, entry: Any, dtype: torch.dtype) -> list[Case]:
+    """Return the samples of an operator at each of their points."""
     torch.manual_seed(0)
     drawn = entry.sample_inputs("cpu", dtype, requires_grad=True)
     samples = itertools.chain(_OURS.get(name, list)(), itertools.islice(drawn, _MOST_SAMPLES))
-    seen, cases = set(), []
+    seen: set[str] = set()
+    cases: list[Case] = []
     for number, sample in enumerate(samples):
         inputs, function = as_function(entry, sample)
         label = _label(number, sample)
@@ -221,8 +247,13 @@ def _of_operator(name: str, entry: Any, dtype: torch.dtype, has_time: Callable[[
             seen.add(label.partition(":")[2])
             place = len(seen)
             cases += [(place + k, label, function, *point) for k, point in enumerate(_points(inputs))]
+    return cases
+
+
+def _of_operator(name: str, entry: Any, dtype: torch.dtype, has_time: Callable[[], bool]) -> Iterator[Wrong | None]:
+    """Yield, for each derivative that is compared, what is wrong, or `None`."""
     # The points of the first sample and the first points of all samples, before the rest.
-    for _, label, function, point, values in sorted(cases, key=lambda case: case[0]):
+    for _, label, function, point, values in sorted(_cases(name, entry, dtype), key=lambda case: case[0]):
         if not has_time():
             return
         for order, nested in _of_point(function, values, point == _AS_GIVEN):
@@ -294,6 +325,7 @@ def _of_point(
 ) -> Iterator[tuple[int, Nested]]:
     """Yield the derivatives of each order, as long as those of the order below are known."""
     try:
+        function = _of_differentiable_results(function, inputs)
         outs = [out.detach() for out in function(*inputs)]
         phi = composite(function, inputs, _weights(outs), sizes(outs))
         if not bool(phi(*inputs).isfinite()):
@@ -317,6 +349,14 @@ def _of_point(
         below = nested.right[0]
 
 
+def _of_differentiable_results(
+    function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]
+) -> Callable[..., list[Tensor]]:
+    """Return a function without the results that PyTorch marks as having no derivative."""
+    marked = [out.requires_grad for out in function(*(x.detach().requires_grad_() for x in inputs))]
+    return lambda *xs: [out for out, is_kept in zip(function(*xs), marked, strict=True) if is_kept]
+
+
 def _label(number: int, sample: Any) -> str:
     leaves = _pytree.tree_leaves(((sample.input, *sample.args), sample.kwargs))
     shown = [f"{tuple(v.shape)}" if isinstance(v, Tensor) else repr(v)[:40] for v in leaves]
@@ -325,10 +365,10 @@ def _label(number: int, sample: Any) -> str:
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
-_HEADINGS = ("operator", "order", "where", "silently wrong", "right", "got", "expected")
+_HEADINGS = ("operator", "order", "where", "silently wrong", "right", "got", "expected", "nestable")
 
 
-def _rows(found: Sequence[Wrong]) -> Iterator[list[str]]:
+def _rows(found: Sequence[Wrong], left: Mapping[str, Sequence[int]]) -> Iterator[list[str]]:
     """Yield a row for each operator and order, of its first sample."""
     for (operator, order), group in itertools.groupby(
         sorted(found, key=lambda w: (w.operator, w.order)), key=lambda w: (w.operator, w.order)
@@ -343,7 +383,8 @@ def _rows(found: Sequence[Wrong]) -> Iterator[list[str]]:
         worst = max(first.got, key=lambda n: abs(first.got[n] - first.expected))
         wrong, right = (", ".join(_short(names)) for names in (first.got, first.right))
         got, expected = f"{first.got[worst]:.6g}", f"{first.expected:.6g} ± {first.bar:.0e}"
-        yield [f"`{operator}`", _ORDINALS[order], where, wrong, right or "–", got, expected]
+        nestable = NESTABLE[order in left[operator]]
+        yield [f"`{operator}`", _ORDINALS[order], where, wrong, right or "–", got, expected, nestable]
 
 
 def _short(names: Sequence[str]) -> list[str]:

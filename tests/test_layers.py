@@ -23,6 +23,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "kernels/include": set(),
     "triton": {"kernels", "triton"},
     "modes": set(),
+    "nesting": {"nesting"},
     "dispatch": {"graph"},
     "call": {"graph"},
     "guards": {"dispatch", "modes"},
@@ -35,8 +36,8 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "chunked": {"call", "chunked", "dispatch", "graph", "kernel_function", "kernels", "plan"},
     "node": {"call", "graph", "kernel_function", "kernels", "node", "plan"},
     "plans": {"call", "chunked", "graph", "kernel_function", "kernels", "node", "plan", "sizes"},
-    "derived": {"call", "dispatch", "kernel_function", "plan", "plans", "stable"},
-    "relaxed": {"call", "derived", "dispatch", "guards", "plan"},
+    "derived": {"call", "dispatch", "kernel_function", "nesting", "plan", "plans", "stable"},
+    "relaxed": {"call", "derived", "dispatch", "guards", "nesting", "plan"},
     "ruled": {"call", "dispatch", "graph", "guards", "modes", "ops", "ruled"},
     "introspect": {"call", "chunked", "graph", "kernel_function", "stable"},
     "op": {"call", "derived", "dispatch", "introspect", "kernels", "plan", "plans", "relaxed", "ruled", "stable"}
@@ -66,7 +67,18 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "fix", "judge", "write", "report", "node", "stable", "stable/oracle", "stable/search"}
     | {"check", "check/cases", "check/find", "check/runner"},
     "__main__": {"cli"},
-    "__init__": {"op", "function_class", "catalog", "check", "judge", "kernels", "report", "stable", "write"},
+    "__init__": {
+        "op",
+        "function_class",
+        "catalog",
+        "check",
+        "judge",
+        "kernels",
+        "nesting",
+        "report",
+        "stable",
+        "write",
+    },
 }
 """For each folder, and each module of the top folder: the parts that it may import besides the base."""
 
@@ -108,7 +120,19 @@ _MAKING = {
     "plans",
     "sizes",
 } | {
-    *("chunked", "derived", "dispatch", "guards", "kernel_function", "modes", "node", "relaxed", "ruled", "triton"),
+    *(
+        "chunked",
+        "derived",
+        "dispatch",
+        "guards",
+        "kernel_function",
+        "modes",
+        "nesting",
+        "node",
+        "relaxed",
+        "ruled",
+        "triton",
+    ),
 }
 """Parts that the audit must not import: it calls an op like any other callable."""
 

@@ -37,7 +37,8 @@ def test_every_nesting_of_a_formula_is_the_numeric_derivative_of_the_operator(ro
 
 
 OPERATORS = {
-    "nn.functional.layer_norm", "nn.functional.batch_norm", "nn.functional.instance_norm", "cumprod", "prod",
+    "nn.functional.layer_norm", "native_layer_norm", "nn.functional.batch_norm", "native_batch_norm",
+    "nn.functional.instance_norm", "cumprod", "prod",
     "linalg.vander", "logaddexp", "logaddexp2", "logcumsumexp", "pow", "__rpow__", "float_power", "ldexp", "sinc",
     "special.i1", "polar", "logit", "nn.functional.poisson_nll_loss", "linalg.solve", "linalg.tensorsolve",
     "linalg.det", "linalg.slogdet", "logdet", "linalg.householder_product", "cholesky_inverse", "cholesky_solve",
@@ -120,14 +121,56 @@ def test_operator_that_pytorch_has_mended_is_left_alone(monkeypatch):
     assert [table.is_wrong(number, order) for number in (0, 1) for order in (2, 3, None)] == [False] * 4 + [True] * 2
 
 
-def test_an_op_replaces_what_its_levels_need():
-    op = pullback.function(lambda x, weight: torch.layer_norm(x, (3,), weight).square().sum())
+def _energy(x, weight):
+    return torch.layer_norm(x, (3,), weight).square().sum()
+
+
+@pytest.mark.parametrize("op", [pullback.function(_energy), pullback.function(derivative_of=_energy)(_energy)])
+def test_an_op_replaces_what_its_levels_need(op):
     x, weight = torch.randn(2, 3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
     native = torch.autograd.functional.hessian(lambda x: torch.layer_norm(x, (3,), weight).square().sum(), x)
     torch.testing.assert_close(torch.func.jacfwd(torch.func.jacfwd(op))(x, weight), native)
     torch.testing.assert_close(torch.func.jacrev(torch.func.jacfwd(op))(x, weight), native)
     by_native = torch.func.grad(lambda x: torch.layer_norm(x, (3,), weight).square().sum())(x)
     assert torch.equal(torch.func.grad(op)(x, weight), by_native)  # of first order: the same operators
+
+
+@pytest.mark.parametrize(
+    "taken", [torch.func.hessian, lambda f, argnums: torch.func.jacrev(torch.func.jacrev(f, argnums), argnums)]
+)
+@pytest.mark.parametrize("of", [pullback.nestable, pullback.function])
+def test_second_derivatives_by_weight_and_input(of, taken):
+    def f(x, weight):
+        return torch.layer_norm(x, (3,), weight).exp().sum()
+
+    given = torch.randn(2, 3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
+    expected = torch.autograd.functional.hessian(f, given)
+    found = taken(of(f), argnums=(0, 1))(*given)
+    for row, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(list(row), list(right))
+
+
+def test_gradients_of_samples_that_are_differentiated_again():
+    op = pullback.function(lambda x, weight: torch.layer_norm(x, (3,), weight).exp().sum())
+    x, weight = torch.randn(2, 1, 3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
+
+    def total(gradients):
+        return torch.stack(list(gradients)).square().sum()
+
+    by_vmap, by_loop = (x.clone().requires_grad_() for _ in range(2))
+    of_weight = torch.func.grad(op, argnums=1)
+    total(torch.func.vmap(of_weight, in_dims=(0, None))(by_vmap, weight)).backward()
+    weights = [weight.clone().requires_grad_() for _ in x]
+    losses = [torch.layer_norm(x, (3,), w).exp().sum() for x, w in zip(by_loop, weights, strict=True)]
+    total(torch.autograd.grad(sum(losses), weights, create_graph=True)).backward()
+    torch.testing.assert_close(by_vmap.grad, by_loop.grad)
+
+
+def test_dual_numbers_need_no_probe(monkeypatch):
+    monkeypatch.setattr(table, "ROWS", (table.Row(("exp",), torch.exp, lambda op, t: op(t)),))
+    with torch.autograd.forward_ad.dual_level():
+        assert table.is_wrong(0, None)
+    assert not table.is_wrong(0, None)
 
 
 def test_weights_train_through_a_tangent():

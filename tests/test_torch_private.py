@@ -820,6 +820,20 @@ def test_differentiation_depth_counts_each_level_once():
     assert seen == [1, 2, 1]
 
 
+def test_in_vmap_sees_a_batch_below_other_levels():
+    seen = []
+
+    def f(x):
+        seen.append(_torch.in_vmap())
+        return x * x
+
+    x = torch.ones(2)
+    torch.func.grad(lambda t: f(t).sum())(x)
+    torch.func.vmap(torch.func.grad(f))(x)
+    torch.func.vmap(f)(x)
+    assert seen == [False, True, True]
+
+
 def test_unwrapped_finds_requires_grad_below_transforms():
     seen = []
 

@@ -25,6 +25,7 @@ from pullback.dispatch import World
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, FormulaError, OptionError
 from pullback.guards import stop_gradient
+from pullback.nesting import replacing
 from pullback.plan import Functions, Save
 from pullback.settings import Backend
 
@@ -48,7 +49,8 @@ class Relaxed(Derived):
 
     def transformable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the composite form."""
-        return self._native(*args, **kwargs)
+        with replacing():
+            return self._native(*args, **kwargs)
 
     compiled = transformable
 

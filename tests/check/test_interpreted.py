@@ -242,6 +242,59 @@ def test_masks_left_out_where_16_divides_a_size_and_a_later_block_does_not(tmp_p
     assert [f["rule"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"] == rules
 
 
+FAST = """
+import torch, triton, triton.language as tl
+
+
+@triton.jit
+def scale_kernel(x, y, rows, columns, R: tl.constexpr, C: tl.constexpr, EVEN: tl.constexpr):
+    row = tl.program_id(0) * R + tl.arange(0, R)
+    column = tl.program_id(1) * C + tl.arange(0, C)
+    at = row[:, None] * columns + column[None, :]
+    if EVEN:
+        tl.store(y + at, 2 * tl.load(x + at))
+    else:
+        inside = (row[:, None] < rows) & (column[None, :] < columns)
+        tl.store(y + at, 2 * tl.load(x + at, mask=inside, other=0.0), mask=inside)
+
+
+def scaled(x):
+    y, (rows, columns) = torch.empty_like(x), x.shape
+    grid = (triton.cdiv(rows, 16), triton.cdiv(columns, 16))
+    scale_kernel[grid](x, y, rows, columns, 16, 16, EVEN=CONDITION)
+    return y
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return scaled(x.contiguous())
+
+    @staticmethod
+    def backward(ctx, g):
+        if torch.is_grad_enabled():
+            raise NotImplementedError("no second derivative")
+        return scaled(g.contiguous())
+
+
+def inputs():
+    return (torch.randn(32, 48),)
+"""
+
+
+@needs_interpreter
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("condition", "rules"), [("rows % 16 == 0", {"PB901"}), ("rows % 16 == 0 and columns % 16 == 0", set())]
+)
+def test_fast_path_whose_condition_forgets_a_size(tmp_path, condition, rules):
+    """Other sizes of the rows avoid it, but are no remedy."""
+    (tmp_path / "twice.py").write_text(FAST.replace("CONDITION", condition))
+    command = [sys.executable, "-m", "pullback", "check", "twice.py", "--inputs", "twice.py:inputs", "--format", "json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert {f["rule"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"} == rules
+
+
 TUNED = """
 import torch, triton, triton.language as tl
 

@@ -23,6 +23,7 @@ from pullback._torch.context import in_dual_level as in_dual_level
 from pullback._torch.context import in_functorch as in_functorch
 from pullback._torch.context import in_jit_tracing as in_jit_tracing
 from pullback._torch.context import in_proxy_tracing as in_proxy_tracing
+from pullback._torch.context import in_vmap as in_vmap
 from pullback._torch.context import is_batched_cotangent as is_batched_cotangent
 from pullback._torch.context import is_differentiated as is_differentiated
 from pullback._torch.context import is_differentiated_outside as is_differentiated_outside

@@ -127,6 +127,14 @@ def differentiation_depth() -> int:
     return duals + sum(kind in (_TransformType.Grad, _TransformType.Jvp) for kind in kinds)
 
 
+def in_vmap() -> bool:
+    """Whether a `torch.func.vmap` is running.
+
+    Relies on `torch._C._functorch.get_interpreter_stack` and `TransformType`.
+    """
+    return any(level.key() == _TransformType.Vmap for level in _get_interpreter_stack() or ())
+
+
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor within the wrappers of `torch.func` transforms.
 

@@ -6,9 +6,11 @@ that kernels take are recorded, and variants of the example that take new ones a
 
 from __future__ import annotations
 
+import ast
 import functools
+import linecache
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -246,6 +248,8 @@ class _Search:
             if more is None or not more.world.launches:
                 continue
             left = _outside(more) - self._outside
+            if not _goes_to(more, places):  # it avoids that code, as a fast path does whose condition forgets a size
+                continue
             if not left:
                 return more if sizes.keeps_sizes(audit.base, more.case) else None
             helps |= not places <= left
@@ -390,6 +394,28 @@ def _is_unwritten(run: KernelRun) -> bool:
 def _outside(run: KernelRun) -> frozenset[Place]:
     """Return the places where kernels leave the bounds."""
     return frozenset((one.file, one.line) for one in run.world.irregularities if one.kind == "out-of-bounds")
+
+
+def _goes_to(run: KernelRun, places: Iterable[Place]) -> bool:
+    """Whether a run goes the way of each `if` around some places in kernels."""
+    return all(_branches_around(place) <= run.world.ways for place in places)
+
+
+@functools.cache
+def _branches_around(place: Place) -> frozenset[Way]:
+    file, line = place
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return frozenset()
+    ways = [
+        (node.lineno, way)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+        for way, body in (("true", node.body), ("false", node.orelse))
+        if body and body[0].lineno <= line <= (body[-1].end_lineno or line)
+    ]
+    return frozenset((file, number, way) for number, way in ways)
 
 
 def _kind(case: Case) -> tuple[Any, ...]:

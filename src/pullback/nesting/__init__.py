@@ -50,9 +50,12 @@ _ANY = -1
 
 @_torch.assume_constant_result  # Dynamo compiles anew under other levels
 def _order() -> int:
-    """Return the order of the derivatives that may be taken here, 0 for none and `_ANY` for every nesting."""
+    """Return the order of the derivatives that may be taken here, 0 for none and `_ANY` for every nesting.
+
+    Under `vmap`, too: the gradient of `layer_norm` by its weight is a rule of its own there, which loses a part.
+    """
     depth = _torch.differentiation_depth()
-    return _ANY if _torch.in_dual_level() else depth and depth + 1
+    return _ANY if depth and (_torch.in_dual_level() or _torch.in_vmap()) else depth and depth + 1
 
 
 def _is_differentiable(argument: Any) -> bool:

@@ -45,6 +45,14 @@ def layer_norm(
     return (y if bias is None else y + bias).to(x.dtype)
 
 
+def native_layer_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`torch.native_layer_norm`."""
+    _, mean, inverse = torch.native_layer_norm(x.detach(), normalized_shape, None, None, eps)
+    return layer_norm(x, normalized_shape, weight, bias, eps), mean, inverse
+
+
 def _along_channels(x: Tensor, t: Tensor) -> Tensor:
     return t.view(1, -1, *(1 for _ in range(x.ndim - 2)))
 
@@ -76,6 +84,24 @@ def batch_norm(
     if running_mean is not None:
         torch.batch_norm(x.detach(), None, None, running_mean, running_var, True, momentum, eps, cudnn_enabled)
     return _scaled(x, _normalised(_in_float32(x), (0, *range(2, x.ndim)), eps), weight, bias)
+
+
+def native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`torch.native_batch_norm`. The operator itself updates the running statistics."""
+    _, mean, inverse = torch.native_batch_norm(
+        x.detach(), None, None, running_mean, running_var, training, momentum, eps
+    )
+    kept = (None, None) if training else (running_mean, running_var)
+    return batch_norm(x, weight, bias, *kept, training, momentum, eps), mean, inverse
 
 
 def functional_batch_norm(

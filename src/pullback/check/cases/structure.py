@@ -75,8 +75,8 @@ def structured(case: Case) -> Iterator[Case]:
 
 NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
 """Matches names of whole numbers that are no sizes."""
-NO_BOUND = re.compile(r"chunk|block|warps|stages", re.IGNORECASE)
-"""Matches names of whole numbers that no size has to exceed: the length of a chunk, of which the last is not full."""
+NO_BOUND = re.compile(r"chunk|block|warps|stages|seed|rng", re.IGNORECASE)
+"""Matches names of numbers that no size has to exceed: the length of a chunk, the last of which is not full; a seed."""
 _SHORTEST = 3
 """Number of integers from which a matching sum is unlikely to be a coincidence."""
 _LONGEST_PART = re.compile(r"max_?(seq|sequence)?_?len|longest", re.IGNORECASE)

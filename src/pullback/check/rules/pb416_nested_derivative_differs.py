@@ -9,7 +9,7 @@ The example is tried, and the same with exact zeros, ties, equal and constant ro
 
 - An error: a nesting of a `torch.autograd.Function` is silently wrong.
 - A warning: that of a callable is, since [rules of PyTorch](../pytorch.md) may be at fault.
-- Nothing: a nesting raises. [PB405](pb405.md), [PB407](pb407.md) and [PB403](pb403.md) tell of what is refused.
+- Nothing: a nesting raises. PB405, PB407 and PB403 tell of what is refused.
 
 ## Why it hurts
 `torch.func.hessian` is forward over reverse, `jacfwd(jacfwd(f))` forward over forward, a gradient penalty reverse over
@@ -18,8 +18,8 @@ the next one wrong.
 
 ## Limits
 Zeros and ties are tried for 5 % of the budget. Nothing is tried if the gradient or the double backward is wrong, or
-not meant to be a derivative: [PB101](pb101.md) and [PB401](pb401.md) tell that. Two levels of forward mode through a
-`jvp` are for [PB417](pb417.md).
+not meant to be a derivative: PB101 and PB401 tell that. Two levels of forward mode through a
+`jvp` are for PB417.
 
 ## Bad
 ```python
@@ -92,7 +92,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if wrong := at_fault(audit, found.nested):
             severity: Severity = "error" if audit.subject.kind == "function" else "warning"
             whose = _OF_PYTORCH if audit.is_native else "" if severity == "error" else _OF_EITHER
-            yield differing_nestings(audit, "PB416", found, wrong, severity, _HINT, whose)
+            hint = _NESTABLE if audit.is_native else _HINT
+            yield differing_nestings(audit, "PB416", found, wrong, severity, hint, whose)
             return
 
 
@@ -102,6 +103,7 @@ _HINT = (
     "write each rule in differentiable operations on saved inputs and outputs, without detach, no_grad or .data, the "
     "rules of Functions that it calls, too"
 )
+_NESTABLE = "pullback.nestable computes by formulas the operators that PyTorch is known to differentiate wrongly"
 
 RULE = Rule(
     __doc__, runtime=_run, shrinks=False, late=True, column="double backward", transforms=True, context="nested modes"

@@ -10,7 +10,7 @@ A Hessian by `jacfwd(jacfwd(f))`, or a Taylor coefficient by nested `jvp`, is wr
 (`torch.func.hessian`) and reverse over forward are right.
 
 ## Limits
-Other nestings are for [PB416](pb416.md).
+Other nestings are for PB416.
 
 ## Bad
 ```python

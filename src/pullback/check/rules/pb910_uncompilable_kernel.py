@@ -15,7 +15,7 @@ anything runs. So the kernel passes every test on the CPU, and raises at its fir
 
 ## Limits
 Only the front end runs: a kernel that needs too much shared memory, or that a later pass rejects, is not reported. Nor
-is a kernel that fails when interpreted: [PB119](pb119.md) or [PB001](pb001.md) reports that. A failed
+is a kernel that fails when interpreted: PB119 or PB001 reports that. A failed
 `tl.static_assert`, a type that an H100 lacks and a launch with float64 tensors are not reported either. If the example
 is float64, nor is a kernel that compiles for bfloat16 or float16. The constants of a guessed call may not fit each
 other, and a function need not take every size: so the finding is a warning on a guessed call, and at other sizes or

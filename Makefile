@@ -23,8 +23,8 @@ ON_STAMP  := $(ON_VENV)/installed
 ON_TESTS  := tests/check/test_rules.py tests/interpreter tests/test_torch_private.py tests/compose tests/graph tests/ruled \
   tests/chunked tests/node \
   $(patsubst %,tests/test_%.py,call call_tree discontinuous_ops dispatch double_backward function_class guards \
-    hidden_dependence kernel_function modes op packed_masks plan plans random_draws relaxed restricted_plans \
-    saved_tensors sizes) \
+    hidden_dependence kernel_function modes nesting op packed_masks plan plans pytorch_page random_draws relaxed \
+    restricted_plans saved_tensors sizes) \
   $(patsubst %,tests/stable/test_%.py,forms jet lookup tower) \
   $(addprefix tests/check/,rules controls test_controls.py contexts) \
   $(addprefix tests/check/derivative/test_,first_order.py second_order.py forward_mode.py) \

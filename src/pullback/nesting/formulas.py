@@ -271,7 +271,9 @@ def polar(modulus: Tensor, angle: Tensor) -> Tensor:
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """`torch.logit`: of a clamped number, whose derivative outside is 0 at every order."""
-    return torch.logit(x if eps is None else x.clamp(eps, 1 - eps))
+    if eps is None or eps > 0.5:  # for such an `eps`, versions of PyTorch differ
+        return torch.logit(x, eps)
+    return torch.logit(x.clamp(eps, 1 - eps))
 
 
 def poisson_nll_loss(

@@ -255,8 +255,34 @@ def test_failure_of_all_guessed_calls_is_reported():
     assert found(events) == [("PB001", "warning", "unaudited")]
     assert "guessed calls, none worked" in events.findings[0].message
     assert "only on Thursdays" in events.findings[0].message
-    assert "--inputs" in events.findings[0].hint
+    assert "--inputs FILE:function" in events.findings[0].hint
     assert end.cases == 0
+
+
+UNGUESSED = """
+import torch
+
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, blob):
+        assert blob.dim() == 7 and blob.shape[2] == 24
+        return blob.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+def get_inputs():
+    return (torch.randn(1, 1, 24, 1, 1, 1, 1),)
+"""
+
+
+@pytest.mark.usefixtures("budgets_as_given")
+def test_failed_guess_names_the_assertion_and_a_function_of_inputs(tmp_path):
+    (tmp_path / "unguessed.py").write_text(UNGUESSED)
+    (finding,) = pullback.check(f"{tmp_path / 'unguessed.py'}:Op").findings
+    assert "AssertionError: assert blob.dim() == 7 and blob.shape[2] == 24" in finding.message
+    assert "unguessed.py:get_inputs`" in finding.hint
 
 
 def test_cotangent_that_is_never_read_is_reported_once():

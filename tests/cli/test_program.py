@@ -307,6 +307,26 @@ def test_ctrl_c_leaves_no_process(number, status, said, folder):
     assert eventually(lambda: SLEEP not in processes())
 
 
+SWALLOWING = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    os.getpid()
+except KeyboardInterrupt:
+    pass
+raise ImportError("it went on")
+"""
+
+
+@pytest.mark.parametrize("package", ["click", "numpy"])
+def test_ctrl_c_during_an_import_is_not_swallowed(package, tmp_path):
+    (tmp_path / f"{package}.py").write_text(SWALLOWING)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-m", "pullback", "check", "math"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize(("form", "shows"), [("text", True), ("json", False)])
 def test_ctrl_c_prints_finished_audits_as_text_only(form, shows, call, folder, monkeypatch):
     """Machine-readable formats hold a whole report or nothing."""

@@ -6,12 +6,14 @@ It runs inside a separate process (`runner/`).
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -180,7 +182,7 @@ def static_findings(subject: Subject, options: Options, runs: bool = False) -> l
 
 def unaudited(subject: Subject, why: str) -> Finding:
     """The warning that a subject could not be run, with the reason and the remedy."""
-    hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
+    hint = f"give example inputs: `--inputs {_own_inputs(subject)}`, or pullback.check(fn, *inputs) from Python"
     if missing := NEEDED.search(why) or _NO_MODULE.search(why):
         hint = f"install {missing[1]}, or build it if it is an extension of the package"
         if missing[1].partition(".")[0] == "triton":
@@ -216,6 +218,18 @@ def unaudited(subject: Subject, why: str) -> Finding:
         location=subject.location,
         hint=hint,
     )
+
+
+_INPUTS = re.compile(r"(get_|example_|make_|sample_)?inputs")
+
+
+def _own_inputs(subject: Subject) -> str:
+    """Return FILE:NAME of a function in the subject's file that may give its inputs, as `--inputs` takes it."""
+    module = inspect.getmodule(subject.target)
+    for name, value in list(vars(module).items()) if module is not None else ():
+        if isinstance(value, FunctionType) and _INPUTS.fullmatch(name) and value.__module__ == vars(module)["__name__"]:
+            return f"{subject.location.file}:{name}"
+    return "FILE:function"
 
 
 def _unaudited(subject: Subject, options: Options, sink: _Sink, why: str) -> AuditEnd:
@@ -400,7 +414,7 @@ def _left_out(audit: Audit) -> list[str]:
 def _not_compared(audit: Audit, names: list[str], why: str, hint: str) -> Finding:
     named = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     what = f"the gradients of {named} were not compared: {why}"
-    return audit.finding("budget-spent", "info", "inconclusive", what, hint=hint)
+    return audit.finding("not-run", "info", "inconclusive", what, hint=hint)
 
 
 def _run_inside(audit: Audit, sink: _Sink) -> None:
@@ -485,18 +499,18 @@ def _on_device(audit: Audit, device: torch.device) -> Finding:
     if audit.subject.kind == "callable" and not isinstance(audit.subject.target, torch.nn.Module):
         left_out += ", and weights that it holds were not compared"
     what = f"the tensors are on {device}: {left_out}"
-    return audit.finding("budget-spent", "info", "ok", what, hint="give inputs on the CPU if it takes them there")
+    return audit.finding("not-run", "info", "ok", what, hint="give inputs on the CPU if it takes them there")
 
 
 def _without_compilers(audit: Audit) -> Finding:
     ids = ranges(rule.id for rule in all_rules() if rule.compiles)
     what = f"rules that compile or export ({ids}) did not run: the Triton kernels are interpreted on the CPU"
-    return audit.finding("budget-spent", "info", "ok", what, hint="run them on a machine with a GPU")
+    return audit.finding("not-run", "info", "ok", what, hint="run them on a machine with a GPU")
 
 
 def _over_budget(audit: Audit, what: str) -> Finding:
     return audit.finding(
-        "budget-spent",
+        "not-run",
         "info",
         "inconclusive",
         f"the budget of {audit.options.budget:g} s was spent before {what}",

@@ -46,9 +46,16 @@ class Raised(Exception):  # noqa: N818 - it is a report about another error
 
 
 def describe_error(error: BaseException) -> str:
-    """Return class and message of an error on one line of bounded length."""
-    text = " ".join(str(error).split())
+    """Return class and message of an error, or the assertion without one that failed, on a line of bounded length."""
+    text = " ".join(str(error).split()) or _assertion(error)
     return f"{type(error).__name__}: {text[:300]}{'…' if len(text) > 300 else ''}" if text else type(error).__name__
+
+
+def _assertion(error: BaseException) -> str:
+    """Return the line of an assertion that failed, if it can be read."""
+    frames = traceback.extract_tb(error.__traceback__) if isinstance(error, AssertionError) else ()
+    line = (frames[-1].line or "") if frames else ""
+    return line if line.startswith("assert") else ""
 
 
 @dataclass

@@ -76,7 +76,7 @@ def unsafe_after(findings: Sequence[Finding]) -> str:
     for f in findings:
         if f.verdict == "inconclusive" and _proves(f):
             return f"{f.rule} could not be decided for the new backward"
-        if f.name == "budget-spent" and any(rule.id in f.message for rule in all_rules() if rule.proves):
+        if f.name == "not-run" and any(rule.id in f.message for rule in all_rules() if rule.proves):
             return "the budget was spent before the new backward was proven; raise --budget"
         if f.name == "unclear-double-backward-error":
             return "the new backward cannot be differentiated"

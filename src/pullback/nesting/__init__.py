@@ -76,9 +76,12 @@ def nestable(function: _F) -> _F:
     Python calls, and one outside that list, stay as they are.
 
     Raises:
+        TypeError: if it is not callable.
         DerivativeError: by the returned function, where an operator has neither a right rule nor a formula:
             `scatter_reduce` with products in forward mode.
     """
+    if not callable(function):
+        raise TypeError(f"nestable takes a function of tensors, not {type(function).__name__}")
 
     @functools.wraps(function)
     def replaced(*args: Any, **kwargs: Any) -> Any:

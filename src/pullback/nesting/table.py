@@ -232,7 +232,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def found(name: str) -> Operator | None:
-    """Return what this PyTorch has by a name in `torch`, if anything."""
+    """Return the object of a dotted name in `torch`; `None` if there is none."""
     place: Any = torch
     for part in name.split("."):
         place = getattr(place, part, None)

@@ -144,7 +144,7 @@ def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
     if not several and len(named) <= width - 2 * INDENT:
         return named
     ids = ranges(finding.rule for finding in findings)
-    incomplete = [f for f in findings if f.name == "budget-spent"]
+    incomplete = [f for f in findings if f.name == "not-run"]
     of_time = any(f.hint == "raise --budget" for f in incomplete)
     why = "no time was left for some rules; raise --budget" if of_time else "some rules did not run; -v says why"
     remark = f" ({incomplete[0].rule}: {why})" if incomplete else ""

@@ -25,7 +25,13 @@ class Report(ReportData):
     def __str__(self) -> str:
         from pullback.report.terminal import render_text
 
-        return render_text(self)
+        return render_text(self, for_all=".in_full()")
+
+    def in_full(self) -> str:
+        """Return the text with every finding and its script, as `pullback check -v` prints it."""
+        from pullback.report.terminal import render_text
+
+        return render_text(self, in_full=True)
 
     def __repr__(self) -> str:
         s = self.summary

@@ -47,10 +47,10 @@ class Detail(Enum):
     FULL = "everything, with all scripts"
 
 
-def render_text(report: ReportData, in_full: bool = False, advise_fix: bool = False) -> str:
+def render_text(report: ReportData, in_full: bool = False, advise_fix: bool = False, for_all: str = "-v") -> str:
     """Return the report as plain text."""
     console = _plain_console()
-    render(report, console, in_full, advise_fix)
+    render(report, console, in_full, advise_fix, for_all)
     return _text_of(console)
 
 
@@ -72,7 +72,9 @@ def render_overview(report: ReportData) -> str:
     return _text_of(console)
 
 
-def render(report: ReportData, console: Console, in_full: bool = False, advise_fix: bool = False) -> None:
+def render(
+    report: ReportData, console: Console, in_full: bool = False, advise_fix: bool = False, for_all: str = "-v"
+) -> None:
     """Print a report.
 
     Args:
@@ -80,6 +82,7 @@ def render(report: ReportData, console: Console, in_full: bool = False, advise_f
         console: the output; it determines width and colour.
         in_full: print every finding in full, with a script.
         advise_fix: whether to name `--fix`, if there is an error.
+        for_all: what shows the omitted parts.
     """
     only_rule = _only_rule_of(report)
     shown: list[Finding] = []
@@ -106,7 +109,7 @@ def render(report: ReportData, console: Console, in_full: bool = False, advise_f
     if in_full:
         console.print(summary_of(report), soft_wrap=True)
     else:
-        _print_summary(report, console, bool(infos or dropped))
+        _print_summary(report, console, bool(infos or dropped), for_all)
 
 
 def _only_rule_of(report: ReportData) -> str:
@@ -133,12 +136,12 @@ def _print_end(report: ReportData, console: Console, advise_fix: bool) -> None:
         console.print(f"{', '.join(absent)} could not be imported{rest}.", style="dim")
 
 
-def _print_summary(report: ReportData, console: Console, is_cut: bool) -> None:
-    """Print the counts, and the option that shows the omitted parts."""
+def _print_summary(report: ReportData, console: Console, is_cut: bool, for_all: str) -> None:
+    """Print the counts, and what shows the omitted parts."""
     summary = summary_of(report)
     has_scripts = any(finding.reproduce for finding in report.at_least("warning"))
     if is_cut or has_scripts:
-        summary.append(f" (-v shows all{', with scripts' * has_scripts})", style="dim")
+        summary.append(f" ({for_all} shows all{', with scripts' * has_scripts})", style="dim")
     if any(subject.measured.guessed for subject in report.subjects) and not report.at_least("error"):
         summary.append(", on guessed inputs (--inputs gives others)", style="dim")
     console.print(summary, soft_wrap=True)

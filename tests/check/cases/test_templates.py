@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pullback.check.cases.templates import DISTANCES, SMOOTH, make_tensor
+from pullback.check.cases.templates import DISTANCES, SMOOTH, make_tensor, named_families
 
 
 def made(kind, shape=(3, 5), first=(3, 5), dtype=torch.float64):
@@ -40,3 +40,30 @@ def test_smooth_callable_accepts_any_arguments():
 def test_repr_of_a_callable_evaluates_to_it(stand_in):
     a, b = torch.randn(4, 2), torch.randn(4, 2)
     assert torch.equal(eval(repr(stand_in))(a, b), stand_in(a, b))
+
+
+def test_indices_name_the_last_of_three_rows_twice():
+    indices = made("index", (6,), None)
+    assert indices.max() == 2
+    assert (indices == 2).sum() >= 2
+
+
+@pytest.mark.parametrize(
+    ("names", "shapes"),
+    [
+        ("x cos sin", [(2, 4, 2, 6), (4, 3), (4, 3)]),
+        ("q k v g beta scale", [(2, 8, 2, 16)] * 3 + [(2, 8, 2)] * 2),
+        ("q k v beta h0", [(2, 8, 2, 16)] * 3 + [(2, 8, 2), (2, 2, 16, 16)]),
+        ("q k v", [(2, 2, 8, 16)] * 3),
+        ("_input weight target", [(5, 16), (11, 16), (5,)]),
+        ("embeddings indices", [(3, 8), (7,)]),
+        ("X W B eps", [(4, 16), (16,), (16,)]),
+    ],
+)
+def test_names_of_parameters_give_shapes_of_kernels(names, shapes):
+    first = next(named_families(names.split()))
+    assert [shape for _, (_, shape) in sorted(first.items())] == shapes
+
+
+def test_one_name_alone_is_of_no_family():
+    assert list(named_families(["x", "number"])) == []

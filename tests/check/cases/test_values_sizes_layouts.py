@@ -436,3 +436,12 @@ def test_labels_may_be_ignored_and_offsets_may_not():
     assert found.label == "every other element of classes 9"
     assert found.values[1].tolist() == [9, 0, 9, 1, 9, 2]
     assert torch.equal(found.values[2], offsets)
+
+
+@pytest.mark.parametrize(("shape", "is_product"), [((2, 2, 8, 16), False), ((3, 8), True)])
+def test_product_beside_its_factors_is_a_coincidence(shape, is_product):
+    """A batch of 2, of 8 steps, beside a width of 16; 2 heads of 8 beside a weight of 16 rows."""
+    others = [] if len(shape) == 4 else [torch.randn(16, 3), torch.randn(2)]
+    case = make_case([torch.randn(shape), *others], {}, ["x", "w", "b"][: 1 + len(others)], "example")
+    longer = sizes.resized(case, {8: 33})
+    assert sizes.fit(case, longer) == (not is_product)

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,16 @@ from torch import Tensor
 from pullback.check.case import Case, make_case
 from pullback.check.cases.guess import candidates, hints_from_calls, names_at_calls
 from pullback.check.cases.signature import Blame, Usage, called_function, definition, kept_as_settings, usage
-from pullback.check.cases.templates import FAMILIES, SHAPES, SQUARE, SequenceOf, Shape, TensorOf, make_tensor
+from pullback.check.cases.templates import (
+    FAMILIES,
+    SHAPES,
+    SQUARE,
+    SequenceOf,
+    Shape,
+    TensorOf,
+    make_tensor,
+    named_families,
+)
 from pullback.check.find.kernels import is_unwritten, recording
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
@@ -195,7 +204,7 @@ _SIZE = re.compile(
 )
 _DIMENSIONS = re.compile(r"unpack \(expected (\d)|\b([1-5])-?d\b|\b([1-5])[ -]dim(?:ension)?s?\b", re.IGNORECASE)
 _BY_DIMENSIONS: dict[int, Shape] = {1: (5,), 2: (3, 5), 3: (2, 3, 5), 4: (2, 3, 6, 6), 5: (2, 3, 4, 4, 4)}
-_SMALLEST, _LARGEST, _MOST_ASKED = 2, 64, 24
+_SMALLEST, _LARGEST, _MOST_SHAPES = 2, 64, len(SHAPES) + 48
 """Bounds on the sizes that errors ask for, and on the number of shapes."""
 
 
@@ -279,6 +288,21 @@ class CallSearch:
         self._current = (0.0, CallChoice((0,) * len(chosen), (None,) * len(chosen)))
         for family in range(len(FAMILIES)):
             self._push(replace(self._current[1], family=family), _FIRST, family)
+        for rank, named in enumerate(named_families(self.names)):  # after the others, unless kernels take any shape
+            self._push(self._with_named(named), _FIRST, rank - len(FAMILIES) if subject.is_interpreted else rank + 50)
+
+    def _with_named(self, named: Mapping[int, tuple[TensorOf, Shape]]) -> CallChoice:
+        """Return the likeliest choice, but for the parameters that a family names."""
+        choice = self._current[1]
+        for i, (template, shape) in named.items():
+            options = self._options[i]
+            if self._has_hint[i] or template not in options:
+                continue
+            if shape not in self._shapes:
+                self._shapes.append(shape)
+            values = _with(choice.values, i, options.index(template))
+            choice = replace(choice, values=values, shapes=_with(choice.shapes, i, self._shapes.index(shape)))
+        return choice
 
     def propose(self) -> Case | None:
         """Return the most promising call not tried yet, `None` if there is none."""
@@ -358,7 +382,7 @@ class CallSearch:
             if not (isinstance(chosen := self._chosen(choice, i), TensorOf) and chosen.leads):
                 continue
             for shape in asked_shapes(outcome.reason, self._shape_of(choice, i)):
-                if shape not in self._shapes and len(self._shapes) < len(SHAPES) + _MOST_ASKED:
+                if shape not in self._shapes and len(self._shapes) < _MOST_SHAPES:
                     self._shapes.append(shape)
                 if shape in self._shapes:
                     yield replace(choice, shapes=_with(choice.shapes, i, self._shapes.index(shape)))

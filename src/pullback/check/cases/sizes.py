@@ -242,10 +242,12 @@ def _factors(tensors: Iterable[Tensor], numbers: set[int]) -> Iterator[tuple[int
     """Yield pairs of sizes, or whole numbers, whose product may be another size on purpose: heads and their width.
 
     A square counts if a tensor has the size twice: that 4 · 4 is the 16 of a tensor of shape (4, 16) is a coincidence.
+    So is a product beside both its factors in one tensor: a batch of 2, of 8 steps, beside a width of 16.
     """
     shapes = [[n for n in t.shape if n > 1] for t in tensors]
-    yield from combinations({n for shape in shapes for n in shape} | {n for n in numbers if n > 1}, 2)
-    yield from ((n, n) for shape in shapes for n in shape if shape.count(n) > 1)
+    pairs = {*combinations({n for shape in shapes for n in shape} | {n for n in numbers if n > 1}, 2)}
+    pairs |= {(n, n) for shape in shapes for n in shape if shape.count(n) > 1}
+    yield from (pair for pair in pairs if not any({*pair, math.prod(pair)} <= {*shape} for shape in shapes))
 
 
 def _are_joined(tensors: Iterable[Tensor]) -> bool:

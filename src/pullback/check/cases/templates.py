@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -68,16 +70,91 @@ class SequenceOf:
     count: int
 
 
+_FLOAT, _INDEX, _POSITIVE = TensorOf(), TensorOf("index"), TensorOf("positive")
+_Family = tuple[tuple[str, TensorOf, Shape], ...]
+_HIDDEN = r"x|_?inputs?|hidden\w*"
+_GATES = r"(log_)?[gfw]|g_?k|gates?|decay|(log_)?alpha|a"
+_BETA = r"beta"
+_TARGETS = r"targets?|labels?"
+_QUERIES = r"q|k|xq|xk|query|key|x"
+
+
+def _linear_attention(gates: str, template: TensorOf, width: Shape) -> _Family:
+    """Queries, keys and values of shape (batch, time, heads, width), as `fla` has them, with gates and a state."""
+    rows = (2, 8, 2)
+    return (
+        (r"q|r|k|v|kk|query|key|value", _FLOAT, (*rows, 16)),
+        (gates, template, (*rows, *width)),
+        (_BETA, _POSITIVE, rows),
+        (r"u|bonus", _FLOAT, (2, 16)),
+        (r"h0|initial_state", _FLOAT, (2, 2, 16, 16)),
+    )
+
+
+NAMED_FAMILIES: Mapping[str, _Family] = MappingProxyType({
+    "rope": ((_QUERIES, _FLOAT, (2, 4, 2, 6)), (r"cos|sin", _FLOAT, (4, 3))),
+    "rope, heads first": ((_QUERIES, _FLOAT, (2, 2, 4, 6)), (r"cos|sin", _FLOAT, (4, 3))),
+    "rope, whole rows": ((_QUERIES, _FLOAT, (2, 2, 4, 6)), (r"cos|sin", _FLOAT, (4, 6))),
+    "rope, a batch of rows": ((_QUERIES, _FLOAT, (2, 2, 4, 6)), (r"cos|sin", _FLOAT, (1, 4, 6))),
+    "linear attention": _linear_attention(_GATES, _FLOAT, ()),
+    "linear attention, a gate per channel": _linear_attention(_GATES, _FLOAT, (16,)),
+    "delta rule": _linear_attention(_BETA, _POSITIVE, ()),
+    "attention": ((r"q|k|v|query|key|value", _FLOAT, (2, 2, 8, 16)),),
+    "loss of a linear layer": (
+        (_HIDDEN, _FLOAT, (5, 16)), (_TARGETS, _INDEX, (5,)), (r"\w*weights?|w", _FLOAT, (11, 16)),
+        (r"bias|b", _FLOAT, (11,)),
+    ),
+    "loss": ((_HIDDEN + r"|logits|\w*pred\w*", _FLOAT, (5, 11)), (_TARGETS, _INDEX, (5,))),
+    "embedding": (
+        (r"\w*weights?|w|table|embed\w*", _FLOAT, (3, 8)), (r"idx|ind(ex|ices)|\w*ids|tokens?", _INDEX, (7,)),
+    ),
+    "mixture of experts": (
+        (_HIDDEN + r"|tokens?", _FLOAT, (6, 8)), (r"idx|ind(ex|ices)|\w*(ids|experts?)", _INDEX, (6,)),
+        (r"w\d?|\w*weights?", _FLOAT, (3, 8, 8)),
+    ),
+    "normalisation": (
+        (_HIDDEN + r"|res\w*", _FLOAT, (4, 16)), (r"weights?|w|gamma|scale", _FLOAT, (16,)),
+        (r"bias|b|beta|shift", _FLOAT, (16,)),
+    ),
+    "convolution of sequences": (
+        (_HIDDEN, _FLOAT, (2, 9, 4)), (r"weights?|w|kernel|filter", _FLOAT, (4, 3)), (r"bias|b", _FLOAT, (4,)),
+    ),
+    "convolution of channels": (
+        (_HIDDEN, _FLOAT, (2, 4, 9)), (r"weights?|w|kernel|filter", _FLOAT, (4, 3)), (r"bias|b", _FLOAT, (4,)),
+    ),
+})  # fmt: skip
+"""Tensors of kernels by the names of their parameters: kernels raise no error from which a search could learn shapes.
+
+A family applies where the first two of its kinds have a parameter, or two parameters have names of its only kind.
+Several families may apply, and are tried in this order.
+"""
+
+
+def named_families(names: Sequence[str]) -> Iterator[dict[int, tuple[TensorOf, Shape]]]:
+    """Yield, for each family that applies, the templates and shapes of its parameters by their positions."""
+    for family in NAMED_FAMILIES.values():
+        kinds = {i: kind for i, name in enumerate(names) if (kind := _kind_of(name.lower(), family)) is not None}
+        if len(kinds) > 1 and {0, 1}.intersection(range(len(family))) <= {*kinds.values()}:
+            yield {i: family[kind][1:] for i, kind in kinds.items()}
+
+
+def _kind_of(name: str, family: _Family) -> int | None:
+    return next((kind for kind, (pattern, *_) in enumerate(family) if re.fullmatch(pattern, name)), None)
+
+
 def make_tensor(
     kind: Kind, shape: Shape, first: Shape | None, dtype: torch.dtype, generator: torch.Generator
 ) -> Tensor:
     """Make a tensor with values that float32 holds exactly, away from whole numbers and zero.
 
     Indices have one for each row of `first`, the shape of the first tensor; masks have its shape. Without it they
-    have the shape asked for.
+    have the shape asked for. Of three rows, indices name the last one twice.
     """
     if kind == "index":
-        return torch.randint(0, 3, shape if first is None else first[:1], generator=generator)
+        indices = torch.randint(0, 3, shape if first is None else first[:1], generator=generator)
+        if indices.numel() > 1:  # programs that share a row, and one at the end of the memory, may show a fault
+            indices.view(-1)[0] = indices.view(-1)[-1] = 2
+        return indices
     if kind == "mask":
         mask = torch.rand(shape if first is None else first, generator=generator) < 0.6
         if mask.numel() > 1:  # neither all nor none: a fault may not show there

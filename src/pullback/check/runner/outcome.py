@@ -207,7 +207,11 @@ class Outcome:
 
 
 def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda finding: (-SEVERITIES.index(finding.severity), finding.rule)))
+    """Return findings by severity, then by rule; those of a kernel's memory come before those of other contexts."""
+    return tuple(sorted(findings, key=lambda f: (-SEVERITIES.index(f.severity), f.rule[:3] in _OF_CONTEXTS, f.rule)))
+
+
+_OF_CONTEXTS = ("PB4", "PB5", "PB6", "PB7", "PB8")
 
 
 def make_outcome(

@@ -1,4 +1,4 @@
-"""budget-spent (PB006): some rules or variants did not run, most often for lack of time.
+"""not-run (PB006): some rules or variants did not run, most often for lack of time.
 
 ## What it finds
 A function so slow that the budget (`--budget`, in seconds of processor time per function) ran out before every rule

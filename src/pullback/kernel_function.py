@@ -12,6 +12,8 @@ from pullback import _torch, dispatch
 from pullback.dispatch import World
 from pullback.errors import DerivativeError
 from pullback.graph.bits import holds_bits
+from pullback.nesting import replaced_in_reverse
+from pullback.nesting.table import is_wrong
 from pullback.plan import KernelPlan, in_layout, vjp_by_autograd
 
 
@@ -120,11 +122,69 @@ def _recorded(plan: KernelPlan, inputs: Sequence[Tensor], cotangents: Sequence[T
         if gradients is not None:
             return gradients
     joint = plan.joint
-    gradients = vjp_by_autograd(plan.composite, joint.wanted, joint.connected, plan.n_inputs)(*inputs, *cotangents)
+    is_plain = dispatch.world() is World.EAGER and torch.is_grad_enabled() and not are_observed(cotangents)
+    gradients = _vjp(plan, 2 if is_plain else 0)(*inputs, *cotangents)
     missing = [i for i, g, known in zip(joint.wanted, gradients, joint.unused, strict=True) if g is None and not known]
     if missing:
         raise DerivativeError(f"a transform of the backward lost the gradient of input tensor {missing[0]}.")
+    if is_plain and any(is_wrong(row, 3) for row in plan.rows):
+        return _of_third_order(plan, gradients, [*inputs, *cotangents])
     return gradients
+
+
+def _vjp(plan: KernelPlan, order: int) -> Callable[..., Sequence[Tensor | None]]:
+    """Return the vjp of a plan in PyTorch's ops, whose reverse mode is right up to an order of the formula's."""
+    composite = replaced_in_reverse(plan.composite, plan.rows, order) if order else plan.composite
+    return vjp_by_autograd(composite, plan.joint.wanted, plan.joint.connected, plan.n_inputs)
+
+
+def _of_third_order(
+    plan: KernelPlan, gradients: Sequence[Tensor | None], given: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """Return recorded gradients, as PyTorch's rules give them, whose second derivatives are by formulas.
+
+    PyTorch's rule of second order may be right, and its derivative wrong: that of `layer_norm` takes the mean for a
+    constant.
+    """
+    places = [i for i, g in enumerate(gradients) if g is not None and g.requires_grad]
+    vjp = _vjp(plan, 3)
+
+    def selected(*tensors: Tensor) -> list[Tensor]:
+        found = vjp(*tensors)
+        return [g for i in places if (g := found[i]) is not None]
+
+    found = list(gradients)
+    recorded = _as_recorded(selected, len(places), *(gradients[i] for i in places), *given)
+    for i, g in zip(places, recorded, strict=True):
+        found[i] = g
+    return found
+
+
+class _Gradient(torch.autograd.Function):
+    """The identity of gradients; its backward is PyTorch's own, or by formulas if it is recorded."""
+
+    @staticmethod
+    def forward(ctx: Any, vjp: Callable[..., list[Tensor]], count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.vjp, ctx.count = vjp, count
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors[count:])
+        return tuple(g.view_as(g) for g in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        given = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return (None, None, *cotangents, *[None] * len(given))
+        known = tuple(i for i, g in enumerate(cotangents) if g is not None)
+        wanted = [i for i, x in enumerate(given) if x.requires_grad]
+        found = vjp_by_autograd(ctx.vjp, wanted, known, len(given))(*given, *(cotangents[i] for i in known))
+        by_input: list[Tensor | None] = [None] * len(given)
+        for i, g in zip(wanted, found, strict=True):
+            by_input[i] = g
+        return (None, None, *[None] * ctx.count, *by_input)
+
+
+_as_recorded: Callable[..., tuple[Tensor, ...]] = _torch.eager_apply(_Gradient)
 
 
 # `x.data = other`, a hook for saved tensors and `untyped_storage().resize_()` change a saved tensor behind autograd's

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +29,7 @@ from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower, packs_bits
 from pullback.kernels.memory import is_fresh, reusing
 from pullback.kernels.native import SingleKernel, SingleOp, is_kernel, single_kernel, single_op
+from pullback.nesting import Noting, replaced_in_reverse
 
 Save = Literal["min", "fast"]
 
@@ -60,6 +62,7 @@ class KernelPlan:
             cotangent; `None` for PyTorch's kernels, where the composite form computes it.
         restricted: the plans for calls with some cotangents absent.
         kernel_pair: the two kernels if forward and backward are one each; the forward may be one op.
+        rows: of the operators that the formula calls, in the table of those that PyTorch differentiates wrongly.
     """
 
     joint: Joint
@@ -78,6 +81,7 @@ class KernelPlan:
     next_order: Callable[[Outputs], Gradients] | None = None
     restricted: RestrictedPlans | None = None
     kernel_pair: tuple[SingleKernel | SingleOp, SingleKernel] | None = None
+    rows: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,8 @@ def _make_plan(
         return InlinePlan(known)  # run without values, it might keep tensors that have none
     structure: list[Any] = []
     flat_value = call.flat(functions.value, structure)
-    facts = facts_of(flat_value, call.tensors, name)
+    noted = Noting()
+    facts = facts_of(_within(noted, flat_value), call.tensors, name)
     if facts.outputs and not any(isinstance(out, Tensor) for out in facts.outputs):
         given = ", ".join(dict.fromkeys(type(leaf).__name__ for leaf in call.leaves)) or "nothing"
         unlike = "" if call.tensors else f"is called with {given}, where a tensor is wanted, and "
@@ -191,7 +196,8 @@ def _make_plan(
     flat = flat_value
     if functions.derivative is not functions.value and not facts.obstacle:
         flat = call.flat(functions.derivative)
-        facts = facts_of(flat, call.tensors, name)
+        facts = facts_of(_within(noted, flat), call.tensors, name)
+    flat = replaced_in_reverse(flat, noted.rows, 1)
     wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
     strange = [type(out).__name__ for out in facts.outputs if type(out) not in ATOMS and not isinstance(out, Tensor)]
     holding = f"it returns an object of type {strange[0]}" if strange else ""
@@ -218,7 +224,16 @@ def _make_plan(
         return InlinePlan("no output depends on an input that requires grad")
     composite = flat if functions.composite is functions.derivative else call.flat(functions.composite)
     current = while_current(composite, captures, name)
-    return _kernel_plan(name, joint, current, facts.outputs, structure[0], functions.exact, backend)
+    plan = _kernel_plan(name, joint, current, facts.outputs, structure[0], functions.exact, backend)
+    return replace(plan, rows=frozenset(noted.rows))
+
+
+def _within(context: AbstractContextManager[Any], flat: Flat) -> Flat:
+    def within(*tensors: Tensor) -> Any:
+        with context:
+            return flat(*tensors)
+
+    return within
 
 
 _NOT_ASKED = "no gradient is asked for"

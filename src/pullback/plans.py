@@ -17,6 +17,7 @@ from pullback.call import Call, key_of
 from pullback.graph.captures import Captures, captures_of
 from pullback.graph.partition import Joint, Trace
 from pullback.kernels.backend import Backend, is_compiled, made_for
+from pullback.nesting import replaced_in_reverse
 from pullback.plan import (
     Functions,
     Gradients,
@@ -213,7 +214,8 @@ def _gradients_by_plans(
     if functions.gradients is not None:
         value, derivative = (_selected(given, plan.joint.wanted) for given in functions.gradients)
     exact = (functions.exact[1], functions.exact[1])
-    made = Functions(value, derivative, gradient, exact)
+    derivative, composite = replaced_in_reverse(derivative, plan.rows, 2), replaced_in_reverse(gradient, plan.rows, 3)
+    made = Functions(value, derivative, composite, exact)
     # given gradients come in two orders; `composite` covers the next
     plans = Plans(f"the gradient of {name}", lambda _: made, (), backend, recorded=functions.gradients is None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -33,6 +33,36 @@ class Replacing(TorchFunctionMode):
         if number < 0 or "out" in kwargs or not any(_is_differentiable(a) for a in (*args, *kwargs.values())):
             return func(*args, **kwargs)
         return formula(*args, **kwargs) if is_wrong(number, self._order) else func(*args, **kwargs)
+
+
+class Noting(TorchFunctionMode):
+    """Notes which operators of the table are called, by the numbers of their rows.
+
+    Attributes:
+        rows: the numbers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: set[int] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in FORMULAS:
+            self.rows.add(FORMULAS[func][0])
+        return func(*args, **(kwargs or {}))
+
+
+def replaced_in_reverse(function: _F, rows: Collection[int], order: int) -> _F:
+    """Return a function that calls operators of some rows as one whose reverse mode is right up to an order."""
+    if not any(is_wrong(row, order) for row in rows):
+        return function
+
+    @functools.wraps(function)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        with Replacing(order):
+            return function(*args, **kwargs)
+
+    return replaced  # type: ignore[return-value]
 
 
 def replacing() -> AbstractContextManager[Any]:

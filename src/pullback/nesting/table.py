@@ -21,7 +21,7 @@ from pullback.nesting import formulas
 Operator = Callable[..., Any]
 Scalar = Callable[[Tensor], Tensor]
 
-_NESTINGS = ("f", "r", "ff", "fr", "rf", "rr", "fff", "ffr", "rff", "rrr")
+NESTINGS = ("f", "r", "ff", "fr", "rf", "rr", "fff", "ffr", "rff", "rrr")
 _SAME = 1e-7
 
 
@@ -39,18 +39,18 @@ class Row:
     formula: Operator
     sample: Callable[[Operator, Tensor], Tensor]
 
-    @functools.cached_property
-    def wrong(self) -> list[str]:
-        """The nestings in which this PyTorch differentiates the operator wrongly, or raises: "r" is reverse mode."""
+    @functools.cache  # noqa: B019 - the rows live as long as the process
+    def is_wrong_in(self, modes: str) -> bool:
+        """Whether this PyTorch differentiates the operator wrongly, or raises, in a nesting: "r" is reverse mode."""
         operator = found(self.names[0])
         assert operator is not None
         with _torch.new_thread() as thread:  # beyond the transforms and modes that run here
-            return list(thread.submit(self._differing, operator).result())
+            return bool(thread.submit(self._differs, operator, modes).result())
 
-    def _differing(self, operator: Operator) -> list[str]:
+    def _differs(self, operator: Operator, modes: str) -> bool:
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of deprecated operators
-            return [modes for modes in _NESTINGS if not self._is_right(operator, modes)]
+            return not self._is_right(operator, modes)
 
     def _is_right(self, operator: Operator, modes: str) -> bool:
         right = derivative(lambda t: self.sample(self.formula, t), modes)
@@ -259,8 +259,8 @@ FORMULAS: dict[Operator, tuple[int, Operator]] = {
 @_torch.assume_constant_result
 def is_wrong(number: int, order: int | None) -> bool:
     """Whether the operator of a row is wrong in reverse mode up to an order; without one, in any nesting."""
+    asked = NESTINGS if order is None else ["r" * k for k in range(1, order + 1)]
     try:
-        wrong = ROWS[number].wrong
+        return any(map(ROWS[number].is_wrong_in, asked))
     except RuntimeError:  # a level of dual numbers is open, which do not nest: the formula is right anyway
         return True
-    return any(order is None or (len(modes) <= order and "f" not in modes) for modes in wrong)

@@ -53,6 +53,8 @@ The columns:
 - "derived, stable forms" has more accurate forms of its derivatives than those of the formula.
 - "derived, extremes and masks" uses `maximum` and `masked_fill` on computed values, so that its backward depends on
   decisions of the forward.
+- "derived, cumprod" and "formula of x³, cumprod" add a product of two zeros, less itself: there PyTorch's own rule of
+  `cumprod` is [wrong in forward mode over another](pytorch.md), which an op avoids.
 - "formula of x³" is `x * x * x` in plain PyTorch; "Function of x³" an `autograd.Function` of it in the new style,
   without a `jvp`.
 - "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`; "Function, new style" has

@@ -186,6 +186,12 @@ def cube_function(x):
     return Cube.apply(x)
 
 
+def formula_with_cumprod(x):
+    """x³ and a product of two zeros at x = 0.5, where PyTorch's forward mode of `cumprod` loses what is nested."""
+    zero = x - 0.5
+    return x * x * x + (torch.stack([zero, zero]).cumprod(0)[1] - zero * zero)
+
+
 OURS = {"derived": derived, "relaxed": relaxed, "ruled": ruled, "ruled by jvp": ruled_by_jvp}
 OTHERS = {
     "Function, old style": old_style_function,
@@ -193,6 +199,12 @@ OTHERS = {
     "Function of x³": cube_function,
     "custom_op": custom_op,
 }
-FURTHER = {"derived, stable forms": with_forms, "derived, extremes and masks": with_masks, "formula of x³": formula}
+FURTHER = {
+    "derived, stable forms": with_forms,
+    "derived, extremes and masks": with_masks,
+    "derived, cumprod": pullback.function(formula_with_cumprod),
+    "formula of x³": formula,
+    "formula of x³, cumprod": formula_with_cumprod,
+}
 """Measured only for the page."""
 COLUMNS = OURS | FURTHER | OTHERS

@@ -1,5 +1,7 @@
 """The transforms of `torch.func`, alone and nested."""
 
+import itertools
+
 import torch
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
@@ -29,7 +31,10 @@ context("transforms", "jacrev of jacrev", order=2)(lambda op: diagonal(jacrev(ja
 context("transforms", "jacfwd of jacrev", order=2)(lambda op: diagonal(jacfwd(jacrev(op))(X)))
 context("transforms", "jacrev of jacfwd", order=2)(lambda op: diagonal(jacrev(jacfwd(op))(X)))
 context("transforms", "jacfwd of jacfwd", order=2)(lambda op: diagonal(jacfwd(jacfwd(op))(X)))
-context("transforms", "jacfwd of jacrev of jacfwd", order=3)(lambda op: diagonal(jacfwd(jacrev(jacfwd(op)))(X)))
+for first, second, third in itertools.product((jacrev, jacfwd), repeat=3):
+    context("transforms", f"{first.__name__} of {second.__name__} of {third.__name__}", order=3)(
+        lambda op, first=first, second=second, third=third: diagonal(first(second(third(op)))(X))
+    )
 context("transforms", "hessian", order=2)(lambda op: diagonal(hessian(summed(op))(X)))
 context("transforms", "vmap of grad")(lambda op: vmap(grad(op))(X))
 context("transforms", "vmap of vmap of grad")(lambda op: vmap(vmap(grad(op)))(X.view(2, 2)).flatten())

@@ -132,7 +132,20 @@ def page(rule: Rule, catalogue: Sequence[Rule]) -> str:
         "",
         f"Family: {FAMILIES[rule.family].lower()} ({rule.family}). Kind: {kind(rule)}. Applies to: {subjects}.",
     ]
-    return "\n".join(head) + "\n\n" + _linked(body.strip("\n"), others) + "\n\n[All rules](index.md)\n"
+    return "\n".join(head) + "\n\n" + _linked(_runnable(body.strip("\n")), others) + "\n\n[All rules](index.md)\n"
+
+
+def _runnable(body: str) -> str:
+    """Return the body with `import torch` in each program, which a docstring leaves out."""
+
+    def with_import(match: re.Match[str]) -> str:
+        code = match[1]
+        if re.search(r"^import torch$", code, re.MULTILINE):
+            return match[0]
+        gap = "" if code.startswith(("import ", "from ")) else "\n"
+        return f"```python\nimport torch\n{gap}{code}```"
+
+    return re.sub(r"```python\n(.*?)```", with_import, body, flags=re.DOTALL)
 
 
 def kind(rule: Rule) -> str:

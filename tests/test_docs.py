@@ -253,7 +253,7 @@ def test_readme_figures_match_the_tables():
         f"Of {truth['known bugs'][-1]} bugs in {truth['packages'][-1]} packages",
         f"it reports {truth['reported as an error'][-1].partition(' of')[0]} as an error,"
         f" {truth['as an error or a warning'][-1].partition(' of')[0]} as an error or a warning",
-        f"Of the {errors} errors whose truth is beyond debate, {share * errors / 100:.0f} were real",
+        f"Of the {errors} errors whose ground truth is undisputed, {share * errors / 100:.0f} were real",
         f"on {correct} correct derivatives there were {alarms} false alarms",
         f"{over['eager']} times faster than in eager PyTorch",
         f"{over['hand']} times faster than in a Function written by hand",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -185,7 +184,8 @@ def _make_plan(
     structure: list[Any] = []
     flat_value = call.flat(functions.value, structure)
     noted = Noting()
-    facts = facts_of(_within(noted, flat_value), call.tensors, name)
+    with noted:
+        facts = facts_of(flat_value, call.tensors, name)
     if facts.outputs and not any(isinstance(out, Tensor) for out in facts.outputs):
         given = ", ".join(dict.fromkeys(type(leaf).__name__ for leaf in call.leaves)) or "nothing"
         unlike = "" if call.tensors else f"is called with {given}, where a tensor is wanted, and "
@@ -196,7 +196,8 @@ def _make_plan(
     flat = flat_value
     if functions.derivative is not functions.value and not facts.obstacle:
         flat = call.flat(functions.derivative)
-        facts = facts_of(_within(noted, flat), call.tensors, name)
+        with noted:
+            facts = facts_of(flat, call.tensors, name)
     flat = replaced_in_reverse(flat, noted.rows, 1)
     wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
     strange = [type(out).__name__ for out in facts.outputs if type(out) not in ATOMS and not isinstance(out, Tensor)]
@@ -226,14 +227,6 @@ def _make_plan(
     current = while_current(composite, captures, name)
     plan = _kernel_plan(name, joint, current, facts.outputs, structure[0], functions.exact, backend)
     return replace(plan, rows=frozenset(noted.rows))
-
-
-def _within(context: AbstractContextManager[Any], flat: Flat) -> Flat:
-    def within(*tensors: Tensor) -> Any:
-        with context:
-            return flat(*tensors)
-
-    return within
 
 
 _NOT_ASKED = "no gradient is asked for"

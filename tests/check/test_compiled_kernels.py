@@ -78,7 +78,7 @@ def test_both_numbers_are_told(found):
 def test_configurations_of_compiled_kernels_are_compared(found):
     findings, reproductions = found["right"]["ExpOfTwoBlocks"]
     (message,) = [message for rule, _, message in findings if rule == "PB905"]
-    assert "with configuration 1 of 2 is not that with configuration 0: output 0" in message
+    assert "with configuration 2 of 2 is not that with the first: output 0" in message
     assert "with interpreter.picking(), interpreter.inside(interpreter.World(config=1)):" in reproductions["PB905"]
     assert "PB905" not in errors(found["right"]["Exp"])
 

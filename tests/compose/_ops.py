@@ -192,6 +192,11 @@ def formula_with_cumprod(x):
     return x * x * x + (torch.stack([zero, zero]).cumprod(0)[1] - zero * zero)
 
 
+@pullback.function
+def with_cumprod(x):
+    return formula_with_cumprod(x)
+
+
 OURS = {"derived": derived, "relaxed": relaxed, "ruled": ruled, "ruled by jvp": ruled_by_jvp}
 OTHERS = {
     "Function, old style": old_style_function,
@@ -202,7 +207,7 @@ OTHERS = {
 FURTHER = {
     "derived, stable forms": with_forms,
     "derived, extremes and masks": with_masks,
-    "derived, cumprod": pullback.function(formula_with_cumprod),
+    "derived, cumprod": with_cumprod,
     "formula of x³": formula,
     "formula of x³, cumprod": formula_with_cumprod,
 }

@@ -1,6 +1,7 @@
 """Hacks are caught for the right reason, and honest candidates are right."""
 
 import pytest
+import torch
 
 import pullback
 
@@ -40,3 +41,14 @@ def test_some_label_is_ignored_whatever_the_seed():
     hack = HACKS["ignored_labels_counted"]
     verdict = pullback.judge(hack.run, formulas.cross_entropy, *formulas.example("cross_entropy"), seed=0)
     assert verdict.verdict == "wrong", verdict
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("of_dim", [torch.softmax, torch.log_softmax])
+def test_wrong_dimension_is_no_stale_result(of_dim, seed):
+    """The softmax of equal numbers is uniform, of whichever call they are."""
+    x = torch.randn(4, 37)
+    verdict = pullback.judge(lambda x: of_dim(x, -1), lambda x: of_dim(x, 0), x, seed=seed)
+    assert verdict.verdict == "wrong"
+    assert not {reason.kind for reason in verdict.reasons} & {"stale", "state"}
+    assert repr(verdict).startswith("<pullback.Verdict wrong (value")

@@ -83,7 +83,7 @@ def check(
             warnings.warn(f"{why}; {_HERE}", stacklevel=_CALLER)
             return report_of(audit_here(find(), options, given))
     subjects = find()
-    preload(options)
+    preload(options, subjects)
     return report_of(run_subjects(subjects, options, given))
 
 

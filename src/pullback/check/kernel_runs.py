@@ -237,6 +237,9 @@ class _Search:
         audit, places = self._audit, _outside(run) - self._outside
         if not places:
             return run
+        if run.case.layout_only:  # no size is too small: the strides are not those that the kernels take
+            self._outside |= places
+            return run
         changed = {(size, new) for size, new in sizes.changes(audit.base, run.case).items() if new != size}
         if any(unfit <= changed for unfit in self._unfit):
             return None
@@ -324,7 +327,7 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
     before, after = audit.base.all_tensors, case.all_tensors
     if not audit.subject.is_interpreted or all(before[p].shape == after[p].shape for p in before.keys() & after.keys()):
         return case
-    is_empty = any(t.shape and not t.numel() for t in after.values())
+    is_empty = any(t.shape and not t.numel() for t in after.values()) and _is_empty_throughout(audit, case)
     are_guesses = audit.guessed and any(map(_may_point, audit.base.values))  # they fit the example by chance
     fits = is_empty or (sizes.fit(audit.base, case) and not are_guesses)
     even = sizes.made_even(audit.base, case)
@@ -337,7 +340,15 @@ def _fitted(audit: ExampleFacts, case: Case) -> Case | None:
                 return None
             if run is not None and not fits and _is_unwritten(run):
                 return None
-    return case if fits else replace(case, doubtful=True)
+    return case if fits or (not are_guesses and sizes.is_parted(audit.base, case)) else replace(case, doubtful=True)
+
+
+def _is_empty_throughout(audit: ExampleFacts, case: Case) -> bool:
+    """Whether the outputs of an empty call are empty, too: a filter with no taps is no input, but no rows are one."""
+    try:
+        return not any(out.numel() for out in forward(audit.subject, case).outputs)
+    except Raised:
+        return True
 
 
 def _grows_a_one(before: Mapping[int, Tensor], after: Mapping[int, Tensor]) -> bool:

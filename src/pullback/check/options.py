@@ -47,6 +47,8 @@ def make_options(
 
 
 def _prefixes(option: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    if not isinstance(given, Iterable):
+        raise OptionError(f"{option} takes ids of rules, as 'PB1' or 'PB101', or names, not {given!r}")
     values = [given] if isinstance(given, str) else list(given)
     if not all(isinstance(value, str) for value in values):
         raise OptionError(f"{option} takes ids of rules, as 'PB1' or 'PB101', or names, not {given!r}")

@@ -12,7 +12,13 @@ from pullback.check.case import Case
 from pullback.check.cases import layouts, sizes, values
 from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import ExampleFacts
-from pullback.check.optional_arguments import with_defaults, with_numbers, with_optional, without_optional
+from pullback.check.optional_arguments import (
+    with_all_optional,
+    with_defaults,
+    with_numbers,
+    with_optional,
+    without_optional,
+)
 from pullback.check.trial import Raised, forward, is_freed
 
 
@@ -26,18 +32,21 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     options = values.other_numbers(full, audit.words)
     for given in audit.given:
         yield given, None
-    for case in (*without_optional(audit), *with_optional(audit), *values.some_ignored(full)):
+    optional = with_optional(audit)
+    together = with_all_optional(audit) if len(optional) > 1 else None
+    for case in (*without_optional(audit), *optional, *filter(None, [together]), *values.some_ignored(full)):
         yield case, None
     yield from _in_domain(audit, with_numbers(audit))
     if audit.blocks:  # each option is a kernel of its own, and kernels take strides for granted
-        yield from _in_domain(audit, options, sizes.around_blocks(base, audit.blocks))
+        yield from _in_domain(audit, sizes.parted_sizes(base), options, sizes.around_blocks(base, audit.blocks))
         yield from _other_layouts(audit)
         yield from _in_domain(audit, _switched_past_a_block(audit, full))
     yield from _in_domain(audit, values.other_values(base), values.shared(base, constant_inputs(audit)))
     if not audit.blocks:
         yield from _in_domain(audit, options)
     others = with_one_between(audit), with_another_batch(audit), of_its_own(audit)
-    yield from _in_domain(audit, sizes.other_sizes(base), *others)
+    other_sizes = [sizes.uniform_sizes(base), sizes.broadcasts(base)] if audit.blocks else [sizes.other_sizes(base)]
+    yield from _in_domain(audit, *other_sizes, *others)
     if not audit.blocks:
         yield from _other_layouts(audit)
     for case in layouts.other_dtypes(base):

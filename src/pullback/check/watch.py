@@ -61,7 +61,7 @@ class Watch:
         subjects = [found for function in self._samples.functions for found in _subjects(function)]
         if not subjects:
             return Report((), ())
-        preload(self._options)
+        preload(self._options, subjects)
         done, doing = 0, ""
 
         def on_outcome(_: int, __: Any) -> None:

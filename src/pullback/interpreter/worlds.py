@@ -55,6 +55,11 @@ class Irregularity:
     rival: tuple[int, int, int] | None = None
 
     @property
+    def is_load(self) -> bool:
+        """Whether it only reads."""
+        return self.what.startswith("load")
+
+    @property
     def told(self) -> str:
         """The program, or both of them, and what they do."""
         if self.rival is not None:

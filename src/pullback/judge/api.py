@@ -374,12 +374,16 @@ class _Trial:
                 continue
             call = replace(made.calls[reason.position], reuse="new", before=0)
 
-            def kinds(case: Case, call: Call = call) -> set[str]:
-                alone = self._compared([replace(call, case=case)], declared, made.working, samples=_CONFIRMING)
-                return {found.kind for found in (*alone.reasons(), *self._ended)}
+            def alone(case: Case, call: Call = call) -> list[Reason]:
+                made_alone = self._compared([replace(call, case=case)], declared, made.working, samples=_CONFIRMING)
+                return [*made_alone.reasons(), *self._ended]
 
-            wrong = kinds(call.case)
-            checked.append(of_alone(reason, right=not wrong))
+            def kinds(case: Case, alone: Callable[[Case], list[Reason]] = alone) -> set[str]:
+                return {found.kind for found in alone(case)}
+
+            found = alone(call.case)
+            wrong = {one.kind for one in found}
+            checked.append(of_alone(reason, found))
             if smallest is not None:
                 continue
             case = call.case

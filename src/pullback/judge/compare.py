@@ -221,7 +221,8 @@ class Comparison:
                 return "constant", f"it returns {show(float(flat[0]))} whatever the inputs are"
             same = [j for j in self.answers if j != k and self._is_same(j, n, got)]
             earlier = [j for j in same if j < k and bool(band.outside(self.rights[j].bands[n].expected).any())]
-            if earlier and call.kind != "settings" and bool(flat.isfinite().any()):  # NaN is always the same
+            varies = flat.numel() == 1 or bool((flat != flat[0]).any())  # zeros, and NaN, are always the same
+            if earlier and call.kind != "settings" and varies and bool(flat.isfinite().any()):
                 before = self.calls[earlier[-1]].label
                 return (
                     "stale",
@@ -308,9 +309,18 @@ def is_narrow_inside(first: Sequence[tuple[Raw | None, Band]], second: Sequence[
     return False
 
 
-def of_alone(reason: Reason, right: bool) -> Reason:
-    """The reason, after its call was made alone in a new process."""
-    if not right or reason.kind not in ("value", "gradient", "range", "size", "settings", "layout", "precision"):
+def of_alone(reason: Reason, alone: Sequence[Reason]) -> Reason:
+    """The reason, after its call was made alone in a new process, and what was wrong there.
+
+    A call that gives the same alone does not return another's result: a softmax over the wrong dimension is uniform
+    for inputs of several kinds.
+    """
+    if reason.kind == "stale" and (
+        same := [one for one in alone if (one.where, one.got) == (reason.where, reason.got)]
+    ):
+        return replace(same[0], call=reason.call, position=reason.position)
+    is_wrong = any(one.where == reason.where or one.bar is None for one in alone)
+    if is_wrong or reason.kind not in ("value", "gradient", "range", "size", "settings", "layout", "precision"):
         return reason
     message = f"{reason.message}. Alone, in a new process, the same call is right: earlier calls have changed it"
     return replace(reason, kind="state", message=message)

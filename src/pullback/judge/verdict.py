@@ -134,6 +134,10 @@ class Verdict:
     seed: int = 0
     seconds: float = 0.0
 
+    def __repr__(self) -> str:
+        found = ", ".join(dict.fromkeys(reason.kind for reason in self.reasons))
+        return f"<pullback.Verdict {self.verdict}{f' ({found})' * bool(found)}: {self.candidate}, {self.calls} calls>"
+
     @property
     def is_right(self) -> bool:
         """Whether the verdict is "right"."""

@@ -25,6 +25,8 @@ _LARGEST_FILE = 1 << 20
 """Bytes."""
 _OF_THE_GRADIENT = ("PB1", "PB4", "PB5")
 """Families whose findings with the verdict "wrong" report a wrong gradient."""
+_OF_THE_VALUE = ("PB117", "PB121", "PB501")
+"""Rules of these families that report a wrong value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ def groups_of(findings: Iterable[Finding]) -> list[Group]:
 
 
 def _cause(finding: Finding) -> str:
-    if finding.verdict == "wrong" and not finding.alias and finding.rule.startswith(_OF_THE_GRADIENT):
+    is_of_value = finding.rule in _OF_THE_VALUE
+    if finding.verdict == "wrong" and not (finding.alias or is_of_value) and finding.rule.startswith(_OF_THE_GRADIENT):
         return "a gradient"
     if finding.verdict == "unstable":
         return "numbers out of range"

@@ -141,13 +141,14 @@ def _unsupported(findings: Sequence[Finding], several: bool) -> str:
 def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
     """Return the ids, and the names for a single function, if they fit on a line."""
     named = ", ".join(dict.fromkeys(f"{finding.rule} {finding.name}" for finding in findings))
-    if not several and len(named) <= width - 2 * INDENT:
-        return named
-    ids = ranges(finding.rule for finding in findings)
     incomplete = [f for f in findings if f.name == "not-run"]
     of_time = any(f.hint == "raise --budget" for f in incomplete)
     why = "no time was left for some rules; raise --budget" if of_time else "some rules did not run; -v says why"
     remark = f" ({incomplete[0].rule}: {why})" if incomplete else ""
+    for text in (f"{named} ({why})" if incomplete else named, named) if not several else ():
+        if len(text) <= width - 2 * INDENT:
+            return text
+    ids = ranges(finding.rule for finding in findings)
     return f"{ids} in {count(len(_names(findings)), 'function')}{remark}" if several else ids
 
 

@@ -67,3 +67,7 @@ def test_names_of_parameters_give_shapes_of_kernels(names, shapes):
 
 def test_one_name_alone_is_of_no_family():
     assert list(named_families(["x", "number"])) == []
+
+
+def test_offsets_part_the_rows_of_the_first_tensor():
+    assert made("offsets", (2,)).tolist() == [0, 1, 3]

@@ -445,3 +445,16 @@ def test_product_beside_its_factors_is_a_coincidence(shape, is_product):
     case = make_case([torch.randn(shape), *others], {}, ["x", "w", "b"][: 1 + len(others)], "example")
     longer = sizes.resized(case, {8: 33})
     assert sizes.fit(case, longer) == (not is_product)
+
+
+def test_height_of_images_may_differ_from_their_width():
+    images = make_case([torch.randn(2, 3, 5, 5), torch.randn(3, 3, 3)], {}, ["x", "w"], "example")
+    parted = [case for case in sizes.parted_sizes(images) if sizes.is_parted(images, case)]
+    assert {tuple(case.values[0].shape) for case in parted} == {(2, 3, 5, 7), (2, 3, 7, 5)}
+    assert not any(sizes.is_parted(images, case) for case in sizes.uniform_sizes(images))
+
+
+def test_floats_and_words_of_comparisons_are_tried():
+    case = make_case([normal(3), 0.5, None], {}, ["x", "beta", "activation"], "example")
+    found = [other.label for other in values.other_numbers(case, {"beta": (0.0, 1.0), "activation": ("silu",)})]
+    assert {"beta = 0", "beta = 1", "activation = 'silu'"} <= set(found)

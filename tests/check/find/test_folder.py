@@ -73,4 +73,4 @@ def test_file_that_is_not_python_is_noted(project):
     told = []
     assert "ops.py" in expanded(["."], note=told.append)
     ((text,),) = [told]
-    assert text.startswith("bad.py:1 is not valid Python")
+    assert text.startswith("skipped: bad.py:1 is not valid Python")

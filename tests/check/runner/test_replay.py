@@ -53,7 +53,7 @@ def test_finding_that_needs_earlier_calls_is_a_warning(tmp_path, monkeypatch):
     after = "g * x.cos() * (2 if len(calls) > 3 else 1) if calls.append(1) is None else None"
     finding, *_ = audited(tmp_path, monkeypatch, f"{after}\n\ncalls = []")
     assert (finding.severity, finding.verdict) == ("warning", "inconclusive")
-    assert "in a clean process, the reproduction did not show this: it printed no " in finding.message
+    assert "in a new process, the script did not reproduce this: it printed no " in finding.message
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ _BY_NAME: tuple[tuple[str, Candidates], ...] = (
      r"|symmetric|signed|unsigned|verbose|debug|transposed?|normali[sz]ed?|ensure\w*|largest|sorted", (True, False)),
     (r"dims?|axis|axes", (-1, 0, 1, (0, 1), None)),
     (r"k|topk|top_k", (2, None, 0.5)),
-    (r"(idx|index|indices|ids?|batch|ptr|segment\w*|offsets?)|\w+_(idx|index|indices|ids?)", (_INDEX, _FLOAT, 1)),
+    (r"cu_?seq\w*|\w*indptr|(\w+_)?offsets?|ptr", (TensorOf("offsets"), _INDEX, _FLOAT, 1)),
+    (r"(idx|index|indices|ids?|batch|segment\w*)|\w+_(idx|index|indices|ids?)", (_INDEX, _FLOAT, 1)),
     (r"labels?|targets?|y_true|tgt", (_FLOAT, _INDEX, 1)),  # a function of class indices refuses floats
     (r"\w*mask\w*", (_MASK, _FLOAT, None)),
     (r"(spk|spike|binary|onehot|one_hot)\w*|\w+_(spk|spikes?)", (TensorOf("binary"), _FLOAT)),

@@ -320,6 +320,18 @@ _IMAGE = 4
 """Dimensions of a batch of images."""
 
 
+def is_parted(base: Case, case: Case) -> bool:
+    """Whether a variant differs in one of the equal sizes of images alone, as height and width are, not in doubt."""
+    if case.doubtful:
+        return False
+    before, after = base.all_tensors, case.all_tensors
+    moved = [(t.shape, after[p].shape) for p, t in before.items() if p in after and after[p].shape != t.shape]
+    return bool(moved) and all(
+        len(old) == len(new) >= _IMAGE and [old.count(a) > 1 for a, b in zip(old, new, strict=True) if a != b] == [True]
+        for old, new in moved
+    )
+
+
 def _grown(t: Tensor, dim: int) -> Tensor:
     """Return a tensor with two more elements in a dimension."""
     grown = t.index_select(dim, torch.arange(t.shape[dim] + 2) % t.shape[dim])

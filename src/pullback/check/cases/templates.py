@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 Shape = tuple[int, ...]
-Kind = Literal["float", "positive", "binary", "index", "mask", "definite", "negative definite", "triangular"]
+Kind = Literal[
+    "float", "positive", "binary", "index", "offsets", "mask", "definite", "negative definite", "triangular"
+]  # fmt: skip
 
 SQUARE: tuple[Kind, ...] = ("definite", "triangular", "negative definite")
 """Kinds of square matrices that a forward may ask for."""
@@ -60,7 +62,7 @@ class TensorOf:
     @property
     def leads(self) -> bool:
         """Whether it takes up a place in a family of shapes; indices and masks follow the first tensor."""
-        return self.kind not in ("index", "mask")
+        return self.kind not in ("index", "offsets", "mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,11 @@ def make_tensor(
     """Make a tensor with values that float32 holds exactly, away from whole numbers and zero.
 
     Indices have one for each row of `first`, the shape of the first tensor; masks have its shape. Without it they
-    have the shape asked for. Of three rows, indices name the last one twice.
+    have the shape asked for. Of three rows, indices name the last one twice. Offsets part these rows in two.
     """
+    if kind == "offsets":
+        rows = (shape if first is None else first)[:1]
+        return torch.tensor([0, 1, max(*rows, 2)])
     if kind == "index":
         indices = torch.randint(0, 3, shape if first is None else first[:1], generator=generator)
         if indices.numel() > 1:  # programs that share a row, and one at the end of the memory, may show a fault

@@ -93,6 +93,10 @@ _FIRST = re.compile(r"start|begin|offset|shift|skip")
 """Matches names of whole numbers that count from 0: where a range begins."""
 
 
+_WINDOW, _WINDOW_OF = re.compile(r"window"), 3
+"""Matches names of the width of a window, which is none where it is 0, and a width."""
+
+
 _OF_GRAD_MODE = re.compile(r"grad_enabled|enable_grad|no_grad")
 """Matches the name of a flag that tells a forward whether gradients are recorded."""
 
@@ -100,25 +104,31 @@ _OF_GRAD_MODE = re.compile(r"grad_enabled|enable_grad|no_grad")
 def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[Case]:
     """Yield the case with one non-tensor argument changed: a float nearer to 0 or 1, or no longer 0, a flag, a dim.
 
+    Words and floats that the source compares an argument with are tried, too.
+
     With an argument at its default, errors of the backward for other values do not show.
 
     Args:
         case: the call.
-        words: what may be given for a word among the arguments, by its name.
+        words: what the source compares arguments with, by their names.
     """
     dims = {t.ndim for t in case.all_tensors.values()}
     for position, value in enumerate(case.values):
         name = case.names[position]
+        known = words.get(name.rpartition(".")[2].lower(), ())
         if isinstance(value, bool):
             if _OF_GRAD_MODE.search(name):  # which no gradient follows where it is off
                 continue
             doubtful = case.doubtful or (not value and any(map(_may_stand_in, case.values)))
             yield case.with_values({position: not value}, f"{name} = {not value}", doubtful=doubtful)
-        elif isinstance(value, str):
-            for word in words.get(name.rpartition(".")[2], ()):
-                if word != value:
+        elif isinstance(value, str) or value is None:
+            for word in known:
+                if isinstance(word, str) and word != value:
                     yield case.with_values({position: word}, f"{name} = {word!r}")
         elif isinstance(value, float) and math.isfinite(value):
+            for number in known:
+                if isinstance(number, float) and number != value:
+                    yield case.with_values({position: number}, f"{name} = {number:g}")
             other = (1 + value) / 2 if value > 1 else value / 2 or _SWITCHED_ON  # it may have to exceed 1
             yield case.with_values({position: other}, f"{name} = {other:g}")
         elif isinstance(value, int) and _DIM.search(name) and max(dims, default=0) > 1:
@@ -126,8 +136,9 @@ def other_numbers(case: Case, words: Words = MappingProxyType({})) -> Iterator[C
             halved = (t for t in case.all_tensors.values() if t.ndim == max(dims) and t.shape[value % t.ndim] % 2 == 0)
             doubtful = case.doubtful or any(t.shape[dim] % 2 for t in halved)  # the forward may take halves of it
             yield case.with_values({position: dim}, f"{name} = {dim}", doubtful=doubtful)
-        elif isinstance(value, int) and value == 0 and _FIRST.search(name):
-            yield case.with_values({position: 1}, f"{name} = 1")
+        elif isinstance(value, int) and value == 0 and (first := _FIRST.search(name) or _WINDOW.search(name)):
+            other = 1 if first.re is _FIRST else _WINDOW_OF
+            yield case.with_values({position: other}, f"{name} = {other}")
 
 
 def switched(case: Case, words: Words = MappingProxyType({})) -> Iterator[Case]:

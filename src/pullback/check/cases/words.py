@@ -1,4 +1,4 @@
-"""Words that a function takes for an argument, such as "mean" and "none" for a reduction, as its module tells."""
+"""Words and numbers that a function compares an argument with, such as "mean", "none" and 1.0, as its module tells."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from collections.abc import Iterator, Mapping
 _MOST = 6
 """Words of an argument that are tried."""
 
-Words = Mapping[str, tuple[str, ...]]
-"""Words by the name of the argument, in the order of the source."""
+Words = Mapping[str, tuple[str | float, ...]]
+"""Words and floats by the name of the argument in small letters, in the order of the source."""
 
 
 @functools.lru_cache(maxsize=64)
 def words_in(file: str) -> Words:
-    """Return the words that the code of a file compares its variables with, or looks up by them; none if unreadable."""
+    """Return what the code of a file compares its variables with, or looks up by them; nothing if it is unreadable."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
     tables = _tables(tree)
-    found: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str | float, None]] = {}
     for node in ast.walk(tree):
         for name, words in _told(node, tables):
-            found.setdefault(name, {}).update(dict.fromkeys(words))
+            found.setdefault(name.lower(), {}).update(dict.fromkeys(words))
     return {name: tuple(words)[:_MOST] for name, words in found.items()}
 
 
-def _tables(tree: ast.Module) -> dict[str, tuple[str, ...]]:
+def _tables(tree: ast.Module) -> dict[str, tuple[str | float, ...]]:
     """Return the words that each variable of the module holds: the keys of a dictionary, or the items of a list."""
     assigned = ((target, node.value) for node in tree.body for target in _targets(node) if node.value is not None)  # type: ignore[attr-defined]
     return {target.id: words for target, value in assigned if (words := _words(value, {}))}
@@ -40,7 +40,7 @@ def _targets(node: ast.stmt) -> list[ast.Name]:
     return [target for target in targets if isinstance(target, ast.Name)]
 
 
-def _told(node: ast.AST, tables: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _told(node: ast.AST, tables: Words) -> Iterator[tuple[str, tuple[str | float, ...]]]:
     """Yield the variables of a comparison, a lookup or an annotation, with their words."""
     if isinstance(node, ast.Compare) and (name := _name(node.left)):
         for op, other in zip(node.ops, node.comparators, strict=True):
@@ -56,10 +56,10 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _words(node: ast.expr, tables: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the words that an expression lists."""
+def _words(node: ast.expr, tables: Words) -> tuple[str | float, ...]:
+    """Return the words that an expression lists, or the float that it is."""
     match node:
-        case ast.Constant(value=str(word)):
+        case ast.Constant(value=str(word)) | ast.Constant(value=float(word)):
             return (word,)
         case ast.Name(id=name):
             return tables.get(name, ())

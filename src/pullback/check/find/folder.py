@@ -61,7 +61,8 @@ def _held(folder: Path, exclude: Collection[str], note: Callable[[str], None]) -
         said = _skipped(set(everything) - set(files))
         if files and not chosen:
             raise TargetError(f"--exclude leaves out all {len(files)} of the Python files of {folder}{said}")
-        raise TargetError(f"no custom function in the {n} Python file{'s' * (n != 1)} of {folder}{said}")
+        what = f"no custom function in the {n} Python file{'s' * (n != 1)}" if n else "no Python files"
+        raise TargetError(f"{what} {'of' if n else 'in'} {folder}{said}")
     if is_of_tests:  # a package in it would leave out its tests
         return [str(file) for file in held]
     targets = dict.fromkeys(_package(file, folder, left_out) or file for file in held)
@@ -108,7 +109,7 @@ def _holds_some(file: Path, note: Callable[[str], None]) -> bool:
             return False
         sources = home_of_file(file, text).sources()
     except TargetError as error:
-        note(f"{error}: left out")
+        note(f"skipped: {error}")
         return False
     whole = [s for s in sources if s.defines("forward") and s.defines("backward", "vjp", "jvp")]
     return bool(whole or _OP.search(text))

@@ -138,7 +138,7 @@ def similar(name: str, names: Iterable[str], few: int = 8) -> str:
     """Return a clause that suggests the names nearest to `name`, or lists a few; empty if there is none."""
     known = sorted(set(names))
     lowered = {known_name.lower(): known_name for known_name in reversed(known)}
-    if close := difflib.get_close_matches(name.lower(), lowered, n=3):
+    if close := difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.7):
         return f"; did you mean {' or '.join(lowered[match] for match in close)}?"
     return f"; there {'is' if len(known) == 1 else 'are'} {_list(known, few)}" if known else ""
 
@@ -146,7 +146,7 @@ def similar(name: str, names: Iterable[str], few: int = 8) -> str:
 def similar_files(path: Path) -> str:
     """Return a clause that suggests the Python file of the same folder nearest by name; or nothing."""
     files = {file.name: file for file in path.parent.glob("*.py")}
-    close = difflib.get_close_matches(path.with_suffix(".py").name, files, n=1)
+    close = difflib.get_close_matches(path.with_suffix(".py").name, files, n=1, cutoff=0.75)
     return f"; did you mean {files[close[0]]}?" if close else ""
 
 

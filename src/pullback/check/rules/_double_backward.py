@@ -129,12 +129,12 @@ def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:
         f"    return sum({product.format('x', 'y')} for x, y in zip(a, b))",
         bind("u", list(second.u)),
         bind("v", list(second.v)),
+        f"above = {moved.format(f'+ {step}')}",  # before a backward that may write to its inputs
+        f"below = {moved.format(f'- {step}')}",
         "loss, first = gradient_at(inputs, True)",
         *(_WITH_LOSS if second.uses_output else _WITHOUT_LOSS),
         *(_BY_BACKWARD if second.way == ".backward()" else _BY_GRAD),
         f"got = (dot(v, both) - dot(v, {'first' if second.uses_output else '[2 * x for x in inputs]'})).item()",
-        f"above = {moved.format(f'+ {step}')}",
-        f"below = {moved.format(f'- {step}')}",
         f"print('double backward gives', got, 'and differences of the gradient', "
         f"((dot(u, above) - dot(u, below)) / {2 * step}).item())",
     ]

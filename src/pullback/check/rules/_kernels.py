@@ -30,13 +30,15 @@ _MOST = 3
 def irregularities(
     audit: Audit, rule: str, kind: Literal["out-of-bounds", "data-race", "uninitialised-memory"], hint: str
 ) -> Iterator[Finding]:
-    """Yield a finding for each line of a kernel that accessed memory in an irregular way."""
-    lines: set[tuple[str, int]] = set()
+    """Yield a finding for each line of a kernel that accessed memory in an irregular way, for stores first."""
+    first: dict[tuple[str, int], tuple[KernelRun, Irregularity]] = {}
     for run in kernel_runs(audit):
         for found in run.world.irregularities:
-            if found.kind == kind and (found.file, found.line) not in lines and len(lines) < _MOST:
-                lines.add((found.file, found.line))
-                yield _irregular(audit, rule, run, found, hint)
+            if found.kind == kind:
+                first.setdefault((found.file, found.line), (run, found))
+    loads_last = sorted(first.values(), key=lambda pair: pair[1].is_load)
+    for run, found in loads_last[:_MOST]:
+        yield _irregular(audit, rule, run, found, hint)
 
 
 def in_dtype(case: Case, dtype: torch.dtype) -> Case:

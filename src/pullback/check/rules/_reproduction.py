@@ -96,9 +96,8 @@ def _of_one_output(result: FirstOrder, c: Comparison, elements: Sequence[str]) -
     names = variables(result.case)
     detached = {names[p]: f"{names[p]}.detach()" for p in result.case.wrt}
     wrt = name if len(result.case.wrt) == 1 else "inputs"  # a backward may ask which of them are
-    return [
+    return [  # the differences first: a backward may write to its inputs
         bind("g", result.cotangents[0]),
-        f"got = torch.autograd.grad(out, {wrt}, g, materialize_grads=True)[{c.input_index}]",
         *_step_along(elements, name, step),
         "value_at = torch.no_grad()(fn)",
         *(
@@ -106,6 +105,7 @@ def _of_one_output(result: FirstOrder, c: Comparison, elements: Sequence[str]) -
             for side, sign in (("above", "+"), ("below", "-"))
         ),
         f"quotient = ((above - below) * g).sum().item() / (2 * {step})",
+        f"got = torch.autograd.grad(out, {wrt}, g, materialize_grads=True)[{c.input_index}]",
         f"print('gradient', {_mean_of('got', elements)}, 'and finite difference', quotient)",
     ]
 

@@ -176,7 +176,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield from _disagreements(audit, list(_not_numbers(audit)), reported)
         return
     reported.update(c.input_index for result, c in first if audit.intent_of(result, c) is None)
-    results = sorted(audit.results(), key=lambda r: r.case.extreme or r.case.doubtful)  # the telling ones first
+    telling_first = sorted(audit.results(), key=lambda r: r.case.extreme or r.case.doubtful)
+    results = sorted(telling_first, key=lambda r: any(not t.numel() for t in r.case.tensors))
     wrong = [(result, c) for result in results for c in result.wrong]
     yield from _disagreements(audit, sorted(small + wrong, key=lambda x: x[1].is_small), reported)
     yield from _of_all(audit, base)
@@ -570,7 +571,7 @@ def _hint(audit: Audit, result: FirstOrder, c: Comparison, ratio: float | None) 
         return "support such inputs in the backward, or refuse them in the forward"
     on_base = [] if audit.base_result is None else audit.base_result.comparisons
     if result.case.is_variant and any(b.input_index == c.input_index and b.status == "ok" for b in on_base):
-        return f"it is right on the example: look at what the backward does with {result.case.phrase}"
+        return f"it is right on the example, and wrong with {result.case.phrase}"
     return "re-derive the backward from the formula of the forward"
 
 
@@ -643,7 +644,7 @@ def _memory(audit: Audit, where: Unwritten) -> Finding:
         "wrong-vjp",
         "error",
         "wrong",
-        f"the gradient of {audit.names[where.tensor_index]}{at} is memory that the backward never wrote",
+        f"the gradient of {audit.names[where.tensor_index]}{at} is made from memory that the backward never wrote",
         case=audit.base,
         evidence=Evidence(worst_index=where.index, where=f"gradient of {audit.names[where.tensor_index]}"),
         tail=[

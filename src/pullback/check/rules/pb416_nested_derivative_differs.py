@@ -8,7 +8,8 @@ must agree to rounding. Where they do not, the numeric derivative of the nesting
 The example is tried, and the same with exact zeros, ties, equal and constant rows, and multiples of the identity.
 
 - An error: a nesting of a `torch.autograd.Function` is silently wrong.
-- A warning: that of a callable is, since [rules of PyTorch](../pytorch.md) may be at fault.
+- A warning: that of a callable is, since [rules of PyTorch](../pytorch.md) may be at fault; or all that are wrong are
+  NaN at the second order.
 - Nothing: a nesting raises. PB405, PB407 and PB403 tell of what is refused.
 
 ## Why it hurts
@@ -76,6 +77,7 @@ class Cube(torch.autograd.Function):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -89,14 +91,20 @@ if TYPE_CHECKING:
 
 def _run(audit: Audit) -> Iterator[Finding]:
     for found in measured(audit):
-        if wrong := at_fault(audit, found.nested):
-            severity: Severity = "error" if audit.subject.kind == "function" else "warning"
-            whose = _OF_PYTORCH if audit.is_native else "" if severity == "error" else _OF_EITHER
-            hint = _NESTABLE if audit.is_native else _HINT
-            yield differing_nestings(audit, "PB416", found, wrong, severity, hint, whose)
-            return
+        wrong = at_fault(audit, found.nested)
+        is_silent = any(math.isfinite(found.nested.values[n]) for n in wrong)
+        if not wrong or not (is_silent or found.order == _SECOND):
+            continue
+        is_error = audit.subject.kind == "function" and is_silent
+        severity: Severity = "error" if is_error else "warning"
+        whose = _OF_PYTORCH if audit.is_native else "" if is_error else _OF_EITHER
+        hint = _NESTABLE if audit.is_native else _HINT
+        yield differing_nestings(audit, "PB416", found, wrong, severity, hint, whose)
+        return
 
 
+_SECOND = 2
+"""The order of which NaN is told: it shows where it is used, and few use the third order at such points."""
 _OF_PYTORCH = ": PyTorch's own fault, since no custom function runs"
 _OF_EITHER = ": the fault of a custom function that runs in it, or of PyTorch's own rules"
 _HINT = (

@@ -1,4 +1,4 @@
-"""out-of-bounds (PB901): a Triton kernel reads or writes outside of the memory of its tensors.
+"""out-of-bounds (PB901): a Triton kernel reads or writes outside the storage of its tensors.
 
 ## What it finds
 The kernels of the function are interpreted, and each address is compared with the storage of the tensor that it was
@@ -81,7 +81,7 @@ from pullback.report.model import Finding
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
 
-_HINT = "mask the lanes beyond the last element, and compute addresses with the strides of the tensor"
+_HINT = "mask lanes, and guard rows, beyond the last element; compute addresses with the strides of the tensor"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

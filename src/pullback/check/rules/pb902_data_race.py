@@ -85,7 +85,10 @@ from pullback.report.model import Finding
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
 
-_HINT = "use an atomic operation, or give each program an element of its own and add these up afterwards"
+_HINT = (
+    "use an atomic operation, or give each program an element of its own and add these up afterwards; if the strides "
+    "of an input are at fault, call .contiguous() on it"
+)
 
 
 _ORDER_HINT = (

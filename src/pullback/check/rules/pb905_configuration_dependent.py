@@ -12,8 +12,8 @@ is wrong. A kernel that adds to memory adds again in each run of the benchmark, 
 
 ## Limits
 At most three configurations are tried, all autotuners at the same position of their lists, on the example and on the
-first variants of it. If a configuration has larger blocks than the first one, sizes are also tried that 16 divides and
-the larger block does not. Code that caches device properties, other than by `functools.cache`, always sees the first
+first variants of it. If a configuration has larger blocks than the first one, sizes divisible by 16, but not by the
+larger block, are tried, too. Code that caches device properties, other than by `functools.cache`, always sees the first
 device. On a GPU the compiled kernels are compared, and no other devices are simulated. The rule needs Triton.
 
 ## Bad
@@ -121,7 +121,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     for run in runs:
         count = run.world.configurations
         others = [
-            (f"config={n}", {"config": n}, f"with configuration {n} of {count} is not that with configuration 0")
+            (f"config={n}", {"config": n}, f"with configuration {n + 1} of {count} is not that with the first")
             for n in sorted({count - 1, count // 2} - {0}, reverse=True)
         ]
         for source, settings, what in others + _DEVICES * (not is_compiled):

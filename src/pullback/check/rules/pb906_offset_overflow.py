@@ -11,10 +11,10 @@ Offsets of 32 bits are enough for every test and for most models, until a batch 
 vocabulary has 2³¹ elements. The kernel then reads and writes memory that is not its own, and seldom crashes.
 
 ## Limits
-A warning: many functions never see tensors of this size. One length is enlarged at a time. Numbers that host code reads
-from tensors (`.item()`) are 1, and floats that kernels load are 0. A loaded integer is the largest value that the line
-is expected to load, extrapolated from two runs, with the rows of the example and with twice as many. So an index of a
-row that the function computes grows; a label, or an index that is given, does not. Host code is simulated up to 1000
+The finding is a warning, since many functions never see tensors of this size. One length is enlarged at a time. Numbers
+that host code reads from tensors (`.item()`) are 1, and floats that kernels load are 0. An integer that a kernel loads
+is the largest that the same line loads on the example, scaled up if it grows with the number of rows: the index of a
+row that the function computes does, a label or an index that is given does not. Host code is simulated up to 1000
 launches, or 4 seconds: a loop of as many rounds as there are rows ends there. The rule runs only where kernels are
 interpreted: with Triton installed and no accelerator.
 

@@ -12,8 +12,8 @@ the total. Tests allow for it: their tolerances for bfloat16 are 1e-2 and more.
 
 ## Limits
 A sum is only as long as the example and the other sizes that are tried. TF32 in `tl.dot`, the default on recent GPUs,
-counts as the kernel's choice: no run rounds to it. The rule runs only where kernels are
-interpreted: with Triton installed and no accelerator.
+is treated as intended; its rounding is never simulated. The rule runs only where kernels are interpreted: with Triton
+installed and no accelerator.
 
 ## Bad
 ```python

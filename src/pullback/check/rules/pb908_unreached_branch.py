@@ -110,7 +110,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     told = list(missed.values())
     more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    message = f"no call of the audit goes everywhere in its kernels: {'; '.join(told[:_SHOWN])}{more}"
+    message = f"some branches of its kernels were never reached: {'; '.join(told[:_SHOWN])}{more}"
     finding = audit.finding("PB908", "info", "inconclusive", message, hint=_HINT)
     yield at_line(audit, finding, *next(iter(missed)))
 

@@ -14,13 +14,13 @@ An interpreter runs a kernel like Python, statement by statement. A compiler giv
 anything runs. So the kernel passes every test on the CPU, and raises at its first launch on a GPU.
 
 ## Limits
-Only the front end runs: a kernel that needs too much shared memory, or that a later pass rejects, is not reported. Nor
-is a kernel that fails when interpreted: PB119 or PB001 reports that. A failed
-`tl.static_assert`, a type that an H100 lacks and a launch with float64 tensors are not reported either. If the example
-is float64, nor is a kernel that compiles for bfloat16 or float16. The constants of a guessed call may not fit each
-other, and a function need not take every size: so the finding is a warning on a guessed call, and at other sizes or
-numbers than those of the example. If the compiler asks for other sizes of blocks on a variant, there is no finding. The
-rule runs only where kernels are interpreted: with Triton installed and no accelerator.
+Only the front end runs. Not reported are a kernel that needs too much shared memory, or that a later pass rejects; one
+that fails when interpreted, which PB119 or PB001 reports; a failed `tl.static_assert`, a type that an H100 lacks, and a
+launch with float64 tensors; and, on a float64 example, a kernel that compiles for bfloat16 or float16. The constants of
+a guessed call may not fit each other, and a function need not take every size: so the finding is a warning on a guessed
+call, and at other sizes or numbers than those of the example. If the compiler asks for other sizes of blocks on a
+variant, there is no finding. The rule runs only where kernels are interpreted: with Triton installed and no
+accelerator.
 
 ## Bad
 ```python

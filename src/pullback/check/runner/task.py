@@ -38,7 +38,7 @@ _BEAT = 0.2
 _TO_START = 20.0
 """Seconds for a Python that imports PyTorch, on a busy machine."""
 ONCE = "called once more, it came back"
-NOT_AGAIN = "run anew in a clean process, the reproduction did not show this: "
+NOT_AGAIN = "in a new process, the script did not reproduce this: "
 _NO_FORK = "fork() called from a process already using"
 """Words of the message with which OpenMP ends a forked process."""
 NOT_ALONE = "run alone it ended well: a variant before it may have written outside of its memory"
